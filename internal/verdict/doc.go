@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package verdict decides what became of a connection on which a call timed
+// out. It is one pure function, Decide: snapshots before and after, probe
+// outcome and the moment of the call in, verdict out.
+//
+// It reads no socket, sends nothing, acts on nothing, knows no clock and has
+// no state: everything it needs is in its Input, so that every decision can be
+// replayed from the evidence in the log.
+package verdict
