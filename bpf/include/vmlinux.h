@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel structs that the programs read, and of them only the fields that
+ * they read. Offsets come from the running kernel's BTF when a program is
+ * loaded (CO-RE), so neither order nor size matters here.
+ *
+ * They are read by direct loads from BTF pointers, never by bpf_probe_read*:
+ * the latter is refused under lockdown=confidentiality.
+ */
+#ifndef SOCKHEALTH_VMLINUX_H
+#define SOCKHEALTH_VMLINUX_H
+
+#include <linux/types.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), \
+			     apply_to = record)
+
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct sock_common {
+	union {
+		struct {
+			__be32 skc_daddr;
+			__be32 skc_rcv_saddr;
+		};
+	};
+	union {
+		struct {
+			__be16 skc_dport;
+			__u16 skc_num;
+		};
+	};
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	int skc_bound_dev_if;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	atomic64_t skc_cookie;
+	union {
+		unsigned long skc_flags;
+	};
+};
+
+enum sock_flags {
+	SOCK_DONE = 1,
+	SOCK_KEEPOPEN = 3,
+};
+
+struct net_device {
+	unsigned long state;
+	unsigned int flags;
+	int ifindex;
+};
+
+enum netdev_state_t {
+	__LINK_STATE_START = 0,
+	__LINK_STATE_NOCARRIER = 2,
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+	int sk_err_soft;
+	__u32 sk_mark;
+	kuid_t sk_uid;
+	__u32 sk_txhash;
+	struct dst_entry *sk_dst_cache;
+};
+
+struct ipv6_pinfo {
+	__u8 tclass;
+};
+
+struct inet_sock {
+	struct sock sk;
+	struct ipv6_pinfo *pinet6;
+	__u8 tos;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	__u8 icsk_retransmits;
+	__u8 icsk_probes_out;
+	struct {
+		__u32 lrcvtime;
+	} icsk_ack;
+	__u32 icsk_user_timeout;
+};
+
+struct tcp_options_received {
+	__u32 ts_recent;
+	__u16 saw_tstamp : 1, tstamp_ok : 1, dsack : 1, wscale_ok : 1, sack_ok : 3,
+		smc_ok : 1, snd_wscale : 4, rcv_wscale : 4;
+};
+
+struct tcp_md5sig_info;
+struct tcp_ao_info;
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 snd_wnd;
+	__u32 rcv_wnd;
+	__u32 rcv_wup;
+	__u32 rcv_tstamp;
+	__u32 srtt_us;
+	__u32 tsoffset;
+	struct tcp_options_received rx_opt;
+	__u8 repair : 1;
+	__u8 tcp_usec_ts : 1;
+	__u8 keepalive_probes;
+	unsigned int keepalive_time;
+	unsigned int keepalive_intvl;
+	bool is_mptcp;
+	struct tcp_md5sig_info *md5sig_info;
+	struct tcp_ao_info *ao_info;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+	__u64 session_id;
+	__u64 seq_num;
+};
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+	unsigned int uid;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* One look at one socket, the same from every program that looks. */
+#ifndef SOCKHEALTH_LOOK_H
+#define SOCKHEALTH_LOOK_H
+
+#include "sock.h"
+
+static __always_inline __u32 ticks_to_ms(__u32 ticks)
+{
+	return (__u64)ticks * 1000 / hz;
+}
+
+/* What to fill in of the way out: device and its state. */
+static __always_inline __u32 look_device(const struct sock *sk,
+					 struct sh_look *out)
+{
+	struct dst_entry *dst = sk->sk_dst_cache;
+	struct net_device *dev;
+
+	out->dst_dev = 0;
+	if (!dst)
+		return 0;
+	dev = dst->dev;
+	if (!dev)
+		return 0;
+	out->dst_dev = dev->ifindex;
+	if (!(dev->flags & IFF_UP) ||
+	    dev->state >> bpf_core_enum_value(enum netdev_state_t,
+					      __LINK_STATE_NOCARRIER) & 1)
+		return SH_LOOK_DEV_DOWN;
+	return 0;
+}
+
+static __always_inline __u32 look_flags(const struct tcp_sock *tp)
+{
+	__u32 flags = 0;
+
+	if (BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok))
+		flags |= SH_LOOK_TSTAMP;
+	if (bpf_core_field_exists(tp->tcp_usec_ts) &&
+	    BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
+		flags |= SH_LOOK_TSTAMP_USEC;
+	if (is_mptcp(tp))
+		flags |= SH_LOOK_MPTCP;
+	if (bpf_core_field_exists(tp->md5sig_info) && tp->md5sig_info)
+		flags |= SH_LOOK_MD5_OR_AO;
+	if (bpf_core_field_exists(tp->ao_info) && tp->ao_info)
+		flags |= SH_LOOK_MD5_OR_AO;
+	if (BPF_CORE_READ_BITFIELD(tp, repair))
+		flags |= SH_LOOK_REPAIR;
+	return flags;
+}
+
+/* The ages: of the last payload and of the last acceptable segment. */
+static __always_inline void look_ages(const struct tcp_sock *tp,
+				      struct sh_look *out)
+{
+	__u32 now = bpf_jiffies64();
+	__u32 data = tp->inet_conn.icsk_ack.lrcvtime;
+	__u32 ack = tp->rcv_tstamp;
+	/* As keepalive_time_elapsed() does: data that acknowledges nothing new
+	 * refreshes only the one, a pure ACK only the other. */
+	__u32 last = (__s32)(data - ack) > 0 ? data : ack;
+
+	/* A segment may come while we read. */
+	out->data_age_ms = (__s32)(now - data) < 0 ? 0 : ticks_to_ms(now - data);
+	out->packet_age_ms = (__s32)(now - last) < 0 ? 0 :
+						       ticks_to_ms(now - last);
+	out->packet_stamp = last;
+}
+
+static __always_inline void look_fill(const struct tcp_sock *tp,
+				      struct sh_look *out)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	const struct inet_sock *inet = &icsk->icsk_inet;
+	const struct sock *sk = &inet->sk;
+
+	out->taken_ns = bpf_ktime_get_ns();
+	look_ages(tp, out);
+	out->cookie = sk->__sk_common.skc_cookie.counter;
+	out->bytes_received = tp->bytes_received;
+	out->bytes_acked = tp->bytes_acked;
+	sock_addrs(sk, out->local, out->remote);
+	out->local_port = sk->__sk_common.skc_num;
+	out->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
+	out->netns = sk->__sk_common.skc_net.net->ns.inum;
+	out->snd_una = tp->snd_una;
+	out->snd_nxt = tp->snd_nxt;
+	out->write_seq = tp->write_seq;
+	out->rcv_nxt = tp->rcv_nxt;
+	out->copied_seq = tp->copied_seq;
+	out->snd_wnd = tp->snd_wnd;
+	out->rcv_wnd = tp->rcv_wup + tp->rcv_wnd - tp->rcv_nxt;
+	out->srtt_us = tp->srtt_us >> 3;
+	out->ts_offset = tp->tsoffset;
+	out->ts_recent = tp->rx_opt.ts_recent;
+	out->mark = sk->sk_mark;
+	out->txhash = sk->sk_txhash;
+	out->bound_dev = sk->__sk_common.skc_bound_dev_if;
+	out->uid = sk->sk_uid.val;
+	out->flags = look_flags(tp) | look_device(sk, out);
+	out->state = sk->__sk_common.skc_state;
+	out->family = sk->__sk_common.skc_family;
+	out->tos = inet->tos;
+	if (out->family == AF_INET6 && inet->pinet6 && out->remote[10] != 0xff)
+		out->tos = inet->pinet6->tclass;
+	out->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
+	out->retransmits = icsk->icsk_retransmits;
+	out->probes_out = icsk->icsk_probes_out;
+	__builtin_memset(out->pad, 0, sizeof(out->pad));
+	sock_options(tp, &out->options);
+}
+
+#endif

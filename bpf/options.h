@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The five options as data, and how an application's wish combines with a policy. */
+#ifndef SOCKHEALTH_OPTIONS_H
+#define SOCKHEALTH_OPTIONS_H
+
+#include "sockhealth.h"
+
+/*
+ * With a user timeout the kernel ignores TCP_KEEPCNT: k lost keepalives are
+ * forgiven exactly if user_timeout > idle + k * interval. However few probes an
+ * application asks for, room for this many is kept (or for the policy's count,
+ * where that is smaller), so that two lost ones never end a healthy connection.
+ */
+#define SH_MIN_ROOM 3
+
+static __always_inline __u32 sh_min(__u32 a, __u32 b)
+{
+	return a < b ? a : b;
+}
+
+static __always_inline __u32 sh_max(__u32 a, __u32 b)
+{
+	return a > b ? a : b;
+}
+
+/* The application's value where it set one that is tighter. */
+static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
+{
+	return app && app < policed ? app : policed;
+}
+
+/*
+ * SH_TIGHTEN: the smaller of both values, each alone; then the rule that keeps
+ * few lost packets from killing a healthy connection is restored on the result:
+ * idle and interval are scaled down first, the user timeout is raised last.
+ * Returns whether it had to be raised.
+ */
+static __always_inline bool sh_tighten(const struct sh_options *policed,
+				       const struct sh_options *app,
+				       struct sh_options *out)
+{
+	__u64 ut = sh_tighter(policed->user_timeout_ms, app->user_timeout_ms);
+	__u64 idle = sh_tighter(policed->idle_s, app->idle_s);
+	__u64 interval = sh_tighter(policed->interval_s, app->interval_s);
+	__u32 count = sh_tighter(policed->count, app->count);
+	__u64 room = sh_max(count, sh_min(policed->count, SH_MIN_ROOM));
+	__u64 need = (idle + interval * room) * 1000;
+	bool raised = false;
+
+	if (ut < need) {
+		idle = sh_max(idle * ut / need, 1);
+		interval = sh_max(interval * ut / need, 1);
+		need = (idle + interval * room) * 1000;
+	}
+	if (ut < need) {
+		ut = need;
+		raised = true;
+	}
+	out->user_timeout_ms = ut;
+	out->idle_s = idle;
+	out->interval_s = interval;
+	out->count = count;
+	out->keepalive = 1;
+	out->pad[0] = 0;
+	out->pad[1] = 0;
+	return raised;
+}
+
+#endif

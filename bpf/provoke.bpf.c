@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Provokes the kernel's own keepalive on chosen sockets, so that the probe
+ * leaves exactly as the connection's segments do. Linux 5.15 and later
+ * (bpf_setsockopt in TCP iterators).
+ */
+#include "look.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* The sockets to treat in this pass, by cookie: the TCP_KEEPIDLE to set, in
+ * seconds. 0: the record's, which ends the provocation. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u32);
+} sh_targets SEC(".maps");
+
+/* What became of one socket. */
+struct sh_provoked {
+	__u64 cookie;
+	__s32 err; /* negative errno, 0: set */
+	__u32 pad;
+};
+
+const struct sh_provoked *const unused_provoked __attribute__((unused));
+
+/*
+ * tcp_sock_set_keepidle_locked() arms the timer for "idle minus the time since
+ * the last segment", so at once where the socket was silent for a second, and
+ * tcp_keepalive_timer() looks at the value again when it fires. The old value
+ * can therefore only be put back in a later pass.
+ */
+SEC("iter/tcp")
+int sh_provoke(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct sh_provoked out = {};
+	struct sh_record *rec;
+	struct tcp_sock *tp;
+	__u64 cookie;
+	__u32 *want;
+	int idle;
+
+	if (!skc)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	cookie = tp->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter;
+	want = bpf_map_lookup_elem(&sh_targets, &cookie);
+	if (!want)
+		return 0;
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	if (!rec)
+		return 0;
+	idle = *want ? *want : rec->effective.idle_s;
+	out.cookie = cookie;
+	out.err = bpf_setsockopt(tp, SOL_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
+	return 0;
+}

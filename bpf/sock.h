@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What the programs read of a TCP socket. */
+#ifndef SOCKHEALTH_SOCK_H
+#define SOCKHEALTH_SOCK_H
+
+#include "include/vmlinux.h"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "sockhealth.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOL_SOCKET 1
+#define SOL_TCP 6
+#define SO_KEEPALIVE 9
+#define TCP_KEEPIDLE 4
+#define TCP_KEEPINTVL 5
+#define TCP_KEEPCNT 6
+#define TCP_USER_TIMEOUT 18
+#define ECONNRESET 104
+#define ECONNABORTED 103
+#define ETIMEDOUT 110
+#define EPIPE 32
+#define IFF_UP 1
+
+/* Ticks per second, set before the program is loaded. */
+const volatile __u32 hz = 250;
+
+/* The record in the socket. Every object shares the one map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct sh_record);
+} sh_records SEC(".maps");
+
+static __always_inline bool sock_flag(const struct sock *sk, int flag)
+{
+	return sk->__sk_common.skc_flags >> flag & 1;
+}
+
+static __always_inline bool sock_fin_received(const struct sock *sk)
+{
+	return sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_DONE));
+}
+
+/* ::ffff:a.b.c.d */
+static __always_inline void map_v4(__u8 *dst, __be32 addr)
+{
+	__builtin_memset(dst, 0, 10);
+	dst[10] = 0xff;
+	dst[11] = 0xff;
+	__builtin_memcpy(dst + 12, &addr, 4);
+}
+
+static __always_inline void copy_v6(__u8 *dst, const struct in6_addr *src)
+{
+	__be32 *out = (__be32 *)dst;
+
+	out[0] = src->in6_u.u6_addr32[0];
+	out[1] = src->in6_u.u6_addr32[1];
+	out[2] = src->in6_u.u6_addr32[2];
+	out[3] = src->in6_u.u6_addr32[3];
+}
+
+/* The addresses that the socket itself has, IPv4 in its mapped form. */
+static __always_inline void sock_addrs(const struct sock *sk, __u8 *local,
+				       __u8 *remote)
+{
+	const struct sock_common *skc = &sk->__sk_common;
+
+	if (skc->skc_family == AF_INET) {
+		map_v4(local, skc->skc_rcv_saddr);
+		map_v4(remote, skc->skc_daddr);
+		return;
+	}
+	copy_v6(local, &skc->skc_v6_rcv_saddr);
+	copy_v6(remote, &skc->skc_v6_daddr);
+}
+
+/* What is set on the socket now; 0 where the kernel's default applies. */
+static __always_inline void sock_options(const struct tcp_sock *tp,
+					 struct sh_options *out)
+{
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+
+	out->user_timeout_ms = tp->inet_conn.icsk_user_timeout;
+	out->idle_s = tp->keepalive_time / hz;
+	out->interval_s = tp->keepalive_intvl / hz;
+	out->count = tp->keepalive_probes;
+	out->keepalive = sock_flag(
+		sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
+	out->pad[0] = 0;
+	out->pad[1] = 0;
+}
+
+static __always_inline bool is_mptcp(const struct tcp_sock *tp)
+{
+	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
+
+#endif

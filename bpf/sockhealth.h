@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the BPF programs and the agent. Go sees these structs
+ * through bpf2go (internal/loader), never by hand.
+ *
+ * Addresses are IPv6, network byte order; IPv4 is ::ffff:a.b.c.d. Ports are in
+ * host byte order. Times are nanoseconds of CLOCK_MONOTONIC unless the name
+ * says otherwise. Every struct has fixed-width fields and explicit padding.
+ */
+#ifndef SOCKHEALTH_H
+#define SOCKHEALTH_H
+
+#define SH_MAX_RULES 64	     /* rules of one prefix, its ancestors' included */
+#define SH_MAX_PREFIXES 16384 /* prefixes of one policy */
+#define SH_MAX_POLICIES 4096 /* policies with counters of their own, gone ones included */
+#define SH_RECORD_VERSION 1
+
+enum sh_direction {
+	SH_OUTBOUND = 1,
+	SH_INBOUND = 2,
+	SH_BOTH = 3, /* in rules only: a mask */
+};
+
+/* What to do with what the application asks for. */
+enum sh_override {
+	SH_TIGHTEN = 0, /* the application may only shorten */
+};
+
+enum sh_option {
+	SH_OPT_KEEPALIVE,
+	SH_OPT_KEEPIDLE,
+	SH_OPT_KEEPINTVL,
+	SH_OPT_KEEPCNT,
+	SH_OPT_USER_TIMEOUT,
+	SH_OPT_MAX,
+};
+
+/* The five options. 0 in a time or count: not set, the kernel's default. */
+struct sh_options {
+	__u32 user_timeout_ms;
+	__u16 idle_s;
+	__u16 interval_s;
+	__u8 count;
+	__u8 keepalive; /* 0 or 1 */
+	__u8 pad[2];
+};
+
+/* Key of the policy trie. */
+struct sh_prefix {
+	__u32 prefixlen; /* 0..128, IPv4 /24 is 120 */
+	__u8 addr[16];
+};
+
+/* One way to match below a prefix. */
+struct sh_rule {
+	__u32 policy; /* id of the policy, key of its counters */
+	__u16 port_lo;
+	__u16 port_hi;	/* inclusive */
+	__u8 direction; /* mask of enum sh_direction */
+	__u8 override;	/* enum sh_override */
+	__u8 pad[2];
+	struct sh_options options;
+};
+
+/* Value of the policy trie: the first rule that matches wins. */
+struct sh_rules {
+	__u32 count;
+	__u32 pad;
+	struct sh_rule rule[SH_MAX_RULES];
+};
+
+/* Kept in the socket itself (SK_STORAGE). */
+struct sh_record {
+	__u8 version; /* SH_RECORD_VERSION */
+	__u8 direction;
+	__u8 override;
+	__u8 flags; /* none yet */
+	__u32 policy;
+	__u64 opened_ns;
+	struct sh_options policed;   /* the policy's */
+	struct sh_options app;	     /* last asked for by the application */
+	struct sh_options effective; /* set on the socket */
+	__u32 spare[7];
+};
+
+/* Why a connection ended, as the kernel saw it. */
+enum sh_cause {
+	SH_CAUSE_NORMAL,    /* FIN, or closed by the application */
+	SH_CAUSE_RESET,	    /* RST from the peer */
+	SH_CAUSE_IDLE,	    /* bound reached, nothing in flight */
+	SH_CAUSE_IN_FLIGHT, /* bound reached, data unacknowledged */
+	SH_CAUSE_DESTROYED, /* SOCK_DESTROY: ours or somebody else's */
+	SH_CAUSE_OTHER,	    /* another error */
+	SH_CAUSE_MAX,
+};
+
+/* Per policy, per CPU. */
+struct sh_counters {
+	__u64 opened[2]; /* outbound, inbound */
+	__u64 closed[SH_CAUSE_MAX];
+	__u64 bytes_received; /* of closed connections */
+	__u64 bytes_acked;
+	__u64 stalls; /* first retransmission timeouts */
+	/* Application writes: kept as asked, held at the bound, and results
+	 * whose user timeout had to be raised so that lost probes are forgiven. */
+	__u64 override_kept;
+	__u64 override_held;
+	__u64 override_raised;
+};
+
+/* Everything that can go wrong in a program, counted per CPU. */
+enum sh_fault {
+	SH_FAULT_NO_SOCK,	  /* sockops without a full socket */
+	SH_FAULT_NO_TCP_SOCK,	  /* bpf_skc_to_tcp_sock returned NULL */
+	SH_FAULT_NO_POLICY,	  /* no trie installed */
+	SH_FAULT_STORAGE,	  /* no memory for the record */
+	SH_FAULT_CB_FLAGS,	  /* callback flags refused */
+	SH_FAULT_COUNTERS,	  /* no counters for that policy */
+	SH_FAULT_EVENT_LOST,	  /* ring buffer full */
+	SH_FAULT_SET_KEEPALIVE,	  /* options refused, in enum sh_option order */
+	SH_FAULT_SET_KEEPIDLE,
+	SH_FAULT_SET_KEEPINTVL,
+	SH_FAULT_SET_KEEPCNT,
+	SH_FAULT_SET_USER_TIMEOUT,
+	SH_FAULT_MAX,
+};
+
+enum sh_event_type {
+	SH_EVENT_CLOSE = 1, /* by a bound, a reset, a destroy or an error */
+	SH_EVENT_STALL = 2, /* first retransmission timeout */
+};
+
+struct sh_event {
+	__u64 time_ns;
+	__u64 cookie;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u32 netns; /* inode */
+	__u32 policy;
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u16 err;   /* errno the application sees, 0: none */
+	__u8 type;   /* enum sh_event_type */
+	__u8 cause;  /* enum sh_cause */
+	__u8 family; /* the socket's own */
+	__u8 direction;
+	__u8 retransmits;
+	__u8 probes_out;
+	__u32 spare;
+};
+
+/* What a look-up asks. */
+struct sh_tuple {
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 pad;
+};
+
+enum sh_look_flags {
+	SH_LOOK_TSTAMP = 1 << 0,
+	SH_LOOK_TSTAMP_USEC = 1 << 1,
+	SH_LOOK_MPTCP = 1 << 2,
+	SH_LOOK_MD5_OR_AO = 1 << 3,
+	SH_LOOK_REPAIR = 1 << 4,
+	SH_LOOK_DEV_DOWN = 1 << 5,
+	SH_LOOK_RECORD = 1 << 6,
+};
+
+/* One look at one socket (conn.Snapshot in Go). */
+struct sh_look {
+	__u64 taken_ns;
+	__u64 cookie;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 netns;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 snd_wnd;
+	__u32 rcv_wnd;
+	__u32 data_age_ms;
+	__u32 packet_age_ms;
+	__u32 packet_stamp; /* jiffies of the last acceptable segment */
+	__u32 srtt_us;
+	__u32 ts_offset;
+	__u32 ts_recent;
+	__u32 mark;
+	__u32 txhash;
+	__u32 dst_dev;
+	__u32 bound_dev;
+	__u32 uid;
+	__u32 flags; /* enum sh_look_flags */
+	__u8 state;
+	__u8 family;
+	__u8 tos;
+	__u8 rcv_wscale;
+	__u8 retransmits;
+	__u8 probes_out;
+	__u8 pad[6];
+	struct sh_options options; /* as set on the socket now */
+	struct sh_record record;   /* valid with SH_LOOK_RECORD */
+};
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// The errors that callers of Judge tell apart.
+var (
+	// ErrForbidden says that the agent does not act in the caller's namespace.
+	ErrForbidden = errors.New("network namespace not covered by this agent")
+	// ErrBusy says that MaxJudgements are under way; try again later.
+	ErrBusy = errors.New("too many judgements under way")
+	// ErrStopped says that the agent is being closed.
+	ErrStopped = errors.New("agent is stopping")
+)
+
+// MaxJudgements bounds the judgements under way at one time.
+const MaxJudgements = 20000
+
+// Kernel is what the agent asks the BPF programs.
+type Kernel interface {
+	InForce() *loader.InForce
+	Counters() (map[string]loader.Counters, error)
+	Faults() ([]uint64, error)
+}
+
+// Sockets reads, provokes and closes sockets. Errors wrap sockets.ErrGone where
+// the socket is not, or no longer, what the ID names.
+type Sockets interface {
+	// Get returns the connection with this local and remote address.
+	Get(ns *netns.NS, local, remote netip.AddrPort) (conn.Snapshot, error)
+	// Again looks at the same socket once more.
+	Again(ns *netns.NS, id conn.ID) (conn.Snapshot, error)
+	// Find returns the connection with this local address or cookie; the one
+	// that is not given is the zero value.
+	Find(ns *netns.NS, local netip.AddrPort, cookie uint64) (conn.Snapshot, error)
+	// Scan calls fn for every connection of the namespace.
+	Scan(ns *netns.NS, fn func(conn.Snapshot) error) error
+	// Provoke makes the kernel send keepalives on these sockets now, Calm
+	// ends that. Both return the cookies of those they reached.
+	Provoke(ns *netns.NS, cookies []uint64) ([]uint64, error)
+	Calm(ns *netns.NS, cookies []uint64) ([]uint64, error)
+	// Destroy closes exactly that socket.
+	Destroy(ns *netns.NS, id conn.ID) error
+}
+
+// Prober sends one segment of the connection. Its errors wrap
+// prober.ErrBlocked and prober.ErrNoRoute.
+type Prober interface {
+	Send(ns *netns.NS, s *conn.Snapshot) error
+}
+
+// Config is what New needs. Every field but Netns is required.
+type Config struct {
+	Kernel  Kernel
+	Sockets Sockets
+	Prober  Prober
+	Log     *slog.Logger
+	// Netns are the inodes of the namespaces to act in; nil means all.
+	Netns map[uint32]bool
+	// Now is CLOCK_MONOTONIC (conn.Now).
+	Now func() time.Duration
+}
+
+// Agent judges connections. Use New.
+type Agent struct {
+	Config
+	// ctx ends with Close; work holds every goroutine.
+	ctx   context.Context
+	stop  context.CancelFunc
+	work  sync.WaitGroup
+	stats stats
+	calls rounds
+
+	// mu guards what is under way.
+	mu         sync.Mutex
+	stopped    bool
+	judgements map[key]*judgement
+	sweeps     map[sweepKey]bool
+}
+
+// key names a socket under judgement. Cookies are unique on the host.
+type key struct {
+	netns  uint32
+	cookie uint64
+}
+
+// New returns an agent that waits for reports. Close ends it.
+func New(c Config) *Agent {
+	a := &Agent{
+		Config:     c,
+		judgements: make(map[key]*judgement),
+		sweeps:     make(map[sweepKey]bool),
+	}
+	a.ctx, a.stop = context.WithCancel(context.Background())
+	a.calls.sockets = c.Sockets
+	return a
+}
+
+// Close ends every judgement under way without acting on it, puts back what
+// probes changed, and waits for the goroutines.
+func (a *Agent) Close() {
+	a.mu.Lock()
+	a.stopped = true
+	a.mu.Unlock()
+	a.stop()
+	a.work.Wait()
+}
+
+// start runs fn in a goroutine that Close waits for; false: already stopping.
+// The caller does not hold mu.
+func (a *Agent) start(fn func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopped {
+		return false
+	}
+	a.work.Go(fn)
+	return true
+}
+
+// covers reports whether the agent acts in a namespace.
+func (a *Agent) covers(ns *netns.NS) bool {
+	return a.Netns == nil || a.Netns[ns.Inode()]
+}

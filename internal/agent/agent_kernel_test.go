@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// late is how late things may happen on a busy machine.
+const late = 10 * time.Second
+
+// patient is a policy whose bounds never strike first in these tests, with a
+// probe window of 1.5 s.
+const patient = `version: 1
+defaults:
+  user_timeout: 60s
+  keepalive: {idle: 30s, interval: 5s, count: 5}
+  probe: {window: 1500ms, attempts: 3}
+peers:
+  - name: server
+    cidrs: [10.91.2.0/24, "fd91:0:0:2::/64"]
+  - name: client
+    cidrs: [10.91.1.0/24]
+    direction: inbound
+`
+
+// bed is a real agent over real sockets.
+type bed struct {
+	*loadertest.Bed
+	agent *agent.Agent
+}
+
+func newBed(t *testing.T, policyText string) *bed {
+	t.Helper()
+	b := &bed{Bed: loadertest.New(t, policyText)}
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelInfo
+	}
+	b.agent = agent.New(agent.Config{
+		Kernel: b.Programs, Sockets: sockets.New(b.Programs), Prober: prober.New(), Now: conn.Now,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	})
+	stream, err := b.Programs.Events()
+	if err != nil {
+		t.Fatal(err)
+	}
+	followed := make(chan error, 1)
+	go func() { followed <- b.agent.Follow(stream) }()
+	t.Cleanup(func() {
+		b.agent.Close()
+		stream.Close()
+		if err := <-followed; err != nil {
+			t.Errorf("follow events: %v", err)
+		}
+	})
+	return b
+}
+
+// report is what an application says whose call on c has this age.
+func report(ns *netns.NS, c *net.TCPConn, age time.Duration) agent.Report {
+	return agent.Report{
+		Caller: agent.Caller{NS: ns, UID: uint32(os.Getuid()), PID: int32(os.Getpid())},
+		Local:  labtest.Addr(c.LocalAddr()), Peer: labtest.Addr(c.RemoteAddr()), Sent: conn.Now() - age,
+	}
+}
+
+// judge reports and returns the only result.
+func (b *bed) judge(t *testing.T, r agent.Report) agent.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	results, err := b.agent.Judge(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != 1 {
+		t.Fatalf("%d results, want 1", len(results))
+	}
+	return results[0]
+}
+
+func wantVerdict(t *testing.T, r agent.Result, word verdict.Word, reason string, action agent.Action) {
+	t.Helper()
+	if r.Verdict != word || r.Reason != reason || r.Action != action {
+		t.Errorf("verdict %s (%s), action %s; want %s (%s), %s; evidence %+v",
+			r.Verdict, r.Reason, r.Action, word, reason, action, r.Evidence)
+	}
+}
+
+// wantAborted: the application gets ECONNABORTED.
+func wantAborted(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	c.SetReadDeadline(time.Now().Add(late))
+	if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNABORTED) {
+		t.Errorf("read ended with %v, want ECONNABORTED", err)
+	}
+}
+
+// wantWorks sends a message each way.
+func wantWorks(t *testing.T, a, b *net.TCPConn) {
+	t.Helper()
+	for _, dir := range [][2]*net.TCPConn{{a, b}, {b, a}} {
+		if _, err := dir[0].Write([]byte("still here")); err != nil {
+			t.Errorf("write: %v", err)
+			return
+		}
+		dir[1].SetReadDeadline(time.Now().Add(late))
+		buf := make([]byte, 10)
+		if _, err := io.ReadFull(dir[1], buf); err != nil || string(buf) != "still here" {
+			t.Errorf("read %q, %v", buf, err)
+		}
+	}
+}
+
+// exchange makes the connection one that has been used.
+func exchange(t *testing.T, a, b *net.TCPConn) {
+	t.Helper()
+	wantWorks(t, a, b)
+}
+
+// silent waits until nothing came over the connection for a time.
+func (b *bed) silent(t *testing.T, ns *netns.NS, c *net.TCPConn, d time.Duration) {
+	t.Helper()
+	s := sockets.New(b.Programs)
+	labtest.Eventually(t, d+late, func() bool {
+		snap, err := s.Get(ns, labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr()))
+		return err == nil && snap.PacketAge >= d
+	}, "silence on the connection")
+}
+
+func TestDeadPathIdle(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	bystander, bystanderPeer := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	exchange(t, bystander, bystanderPeer)
+	labtest.Fault(t)(b.StateLoss(labtest.Addr(client.LocalAddr()), labtest.Addr(client.RemoteAddr())))
+	b.silent(t, b.Client, client, 1200*time.Millisecond)
+	r := b.judge(t, report(b.Client, client, time.Second))
+	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	if r.Policy != "server" || r.Evidence.ProbesSent < 3 || r.Duration < 1500*time.Millisecond {
+		t.Errorf("result %+v", r)
+	}
+	wantAborted(t, client)
+	wantWorks(t, bystander, bystanderPeer)
+}
+
+func TestDeadPathInFlight(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
+	client.Write([]byte("request"))
+	r := b.judge(t, report(b.Client, client, 0))
+	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantAborted(t, client)
+}
+
+// TestDeadAfterAck: the request was acknowledged, then everything dropped. The
+// ACK is no sign of life.
+func TestDeadAfterAck(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	client.Write([]byte("request"))
+	io.ReadFull(server, make([]byte, 7))
+	labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
+	r := b.judge(t, report(b.Client, client, 0))
+	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantAborted(t, client)
+}
+
+func TestSlowAnswer(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	client.Write([]byte("request"))
+	io.ReadFull(server, make([]byte, 7))
+	for _, quiet := range []time.Duration{0, 1200 * time.Millisecond} {
+		b.silent(t, b.Client, client, quiet)
+		r := b.judge(t, report(b.Client, client, quiet))
+		wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
+		if !r.Evidence.ProbeAnswered || r.Evidence.PayloadSinceCall {
+			t.Errorf("evidence %+v", r.Evidence)
+		}
+	}
+	wantWorks(t, server, client)
+	want := conn.Options{KeepAlive: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 5, UserTimeout: time.Minute}
+	labtest.Eventually(t, late, func() bool { return labtest.Options(t, client) == want }, "options as before the probe")
+}
+
+func TestAnswerArrived(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	sent := conn.Now()
+	exchange(t, client, server)
+	labtest.Eventually(t, late, func() bool { return conn.Now()-sent > 50*time.Millisecond }, "a call older than a tick")
+	server.Write([]byte("answer"))
+	io.ReadFull(client, make([]byte, 6))
+	r := report(b.Client, client, 0)
+	r.Sent = sent
+	wantVerdict(t, b.judge(t, r), verdict.Alive, "", agent.ActionNone)
+	server.Write([]byte("answer"))
+	labtest.Eventually(t, late, func() bool {
+		n := b.judge(t, r)
+		return n.Verdict == verdict.LocalUnread && n.Evidence.Unread == 6
+	}, "the unread answer")
+}
+
+func TestFinAndReset(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	server.Close()
+	labtest.Eventually(t, late, func() bool { return labtest.State(t, client) == conn.CloseWait }, "the FIN")
+	wantVerdict(t, b.judge(t, report(b.Client, client, time.Second)), verdict.ClosedByPeer, "", agent.ActionNone)
+
+	// A peer that has lost the connection answers the probe with a RST.
+	client, server = labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	fault := labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
+	server.SetLinger(0)
+	server.Close()
+	labtest.Heal(t, fault)
+	b.silent(t, b.Client, client, 1200*time.Millisecond)
+	wantVerdict(t, b.judge(t, report(b.Client, client, time.Second)), verdict.ClosedByPeer, "", agent.ActionNone)
+	client.SetReadDeadline(time.Now().Add(late))
+	if _, err := io.ReadAll(client); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("read ended with %v, want ECONNRESET", err)
+	}
+}
+
+// TestSweep: siblings of a silent socket are judged each alone.
+func TestSweep(t *testing.T) {
+	b := newBed(t, patient)
+	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7100))
+	var clients, servers []*net.TCPConn
+	for range 5 {
+		clients = append(clients, labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr())))
+		servers = append(servers, labtest.Accept(t, ln))
+		exchange(t, clients[len(clients)-1], servers[len(servers)-1])
+	}
+	other, otherPeer := labtest.Pair(t, b.Lab, 7200)
+	exchange(t, other, otherPeer)
+	for _, c := range clients[:4] {
+		labtest.Fault(t)(b.StateLoss(labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr())))
+	}
+	b.silent(t, b.Client, other, 1200*time.Millisecond)
+	began := time.Now()
+	wantVerdict(t, b.judge(t, report(b.Client, clients[0], time.Second)), verdict.DeadPath, "", agent.ActionClosed)
+	for _, c := range clients[:4] {
+		wantAborted(t, c)
+	}
+	t.Logf("four closed %v after the report", time.Since(began))
+	wantWorks(t, clients[4], servers[4])
+	wantWorks(t, other, otherPeer)
+}
+
+// TestNotTheirs: nothing is closed, nor even seen, by who has no business there.
+func TestNotTheirs(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
+	b.silent(t, b.Client, client, 1200*time.Millisecond)
+	good := report(b.Client, client, time.Second)
+	for name, spoil := range map[string]func(*agent.Report){
+		"other user":       func(r *agent.Report) { r.Caller.UID = 12345 },
+		"other namespace":  func(r *agent.Report) { r.Caller.NS = b.Router },
+		"other cookie":     func(r *agent.Report) { r.Cookie = 1 << 60 },
+		"cookie alone":     func(r *agent.Report) { r.Cookie, r.Local, r.Peer = 1<<60, netip.AddrPort{}, netip.AddrPort{} },
+		"other peer":       func(r *agent.Report) { r.Peer = netip.AddrPortFrom(b.ServerAddr4, 1) },
+		"other local port": func(r *agent.Report) { r.Local = netip.AddrPortFrom(b.ClientAddr4, 1) },
+		"peer disagreeing": func(r *agent.Report) {
+			r.Cookie, r.Peer = labtest.Cookie(t, client), netip.AddrPortFrom(b.ServerAddr4, 1)
+		},
+		"socket of a listen": func(r *agent.Report) { r.Local, r.Peer = r.Peer, r.Local },
+	} {
+		r := good
+		spoil(&r)
+		results, err := b.agent.Judge(context.Background(), r)
+		if err != nil || len(results) != 0 {
+			t.Errorf("%s: results %v, error %v; want none", name, results, err)
+		}
+	}
+	// By cookie, and by local address alone, the right caller is heard.
+	for _, r := range []agent.Report{
+		{Caller: good.Caller, Sent: good.Sent, Cookie: labtest.Cookie(t, client)},
+		{Caller: good.Caller, Sent: good.Sent, Local: good.Local},
+	} {
+		s, err := b.agent.Judge(canceled(), r)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("results %v, error %v; want the judgement to have begun", s, err)
+		}
+	}
+	wantAborted(t, client) // although whoever asked has left
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func TestUnmanaged(t *testing.T) {
+	b := newBed(t, patient)
+	labtest.Heal(t, labtest.Fault(t)(b.DropPort(1)))
+	outside, _ := labtest.PairTo(t, labtest.Dialer{NS: b.Client}, b.Servers[1].NS, netip.AddrPortFrom(b.Servers[1].Addr4, 0))
+	wantVerdict(t, b.judge(t, report(b.Client, outside, time.Second)), verdict.Unmanaged, verdict.ReasonNoPolicy, agent.ActionNone)
+	if err := b.Cgroup.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	older, _ := labtest.Pair(t, b.Lab, 0)
+	if err := b.Cgroup.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	wantVerdict(t, b.judge(t, report(b.Client, older, time.Second)), verdict.Unmanaged, verdict.ReasonOlder, agent.ActionNone)
+}

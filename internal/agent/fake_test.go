@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+)
+
+// world is a namespace of made-up sockets, all to one peer, on the fake clock
+// of a synctest bubble. It is Sockets, Prober and Kernel of the agent.
+type world struct {
+	t     *testing.T
+	ns    *netns.NS
+	start time.Time
+	pol   *policy.Policy
+
+	mu       sync.Mutex
+	sockets  map[uint64]*fakeSocket
+	walks    int // of Provoke
+	provoked int // sockets, over all walks
+	calmed   map[uint64]bool
+	sent     int
+	sendErr  error
+	destroys int
+	// destroyErr is what Destroy returns; without one it removes the socket
+	// unless it is deaf.
+	destroyErr error
+	deaf       bool
+	walkTime   time.Duration
+}
+
+type fakeSocket struct {
+	snap  conn.Snapshot
+	heard time.Duration // last packet, since start of the clock
+	// attempt is called at each attempt, counted from 1; true: it is answered.
+	attempt  func(n int) bool
+	attempts int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ns, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	pol, err := policy.Parse("fake.yaml", []byte("version: 1\npeers: [{name: server, cidrs: [10.91.2.0/24]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{t: t, ns: ns, start: time.Now(), pol: pol, sockets: make(map[uint64]*fakeSocket), calmed: make(map[uint64]bool)}
+}
+
+func (w *world) now() time.Duration { return time.Hour + time.Since(w.start) }
+
+func (w *world) agent() *Agent {
+	return New(Config{Kernel: w, Sockets: w, Prober: w, Now: w.now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+}
+
+// add makes a socket that was last heard from a while ago.
+func (w *world) add(cookie uint64, silent time.Duration, attempt func(n int) bool) conn.ID {
+	id := conn.ID{Netns: w.ns.Inode(), Family: 2, Cookie: cookie,
+		Local:  netip.AddrPortFrom(netip.MustParseAddr("10.91.1.2"), uint16(10000+cookie)),
+		Remote: netip.MustParseAddrPort("10.91.2.2:7100")}
+	w.sockets[cookie] = &fakeSocket{
+		heard: w.now() - silent, attempt: attempt,
+		snap: conn.Snapshot{ID: id, State: conn.Established, HasRecord: true, DstDevUp: true, BytesReceived: 1,
+			Record: conn.Record{Policy: 1}, Options: conn.Options{KeepAlive: true}},
+	}
+	return id
+}
+
+func (w *world) report(id conn.ID, age time.Duration) Report {
+	return Report{Caller: Caller{NS: w.ns}, Local: id.Local, Peer: id.Remote, Sent: w.now() - age}
+}
+
+func (w *world) look(s *fakeSocket) conn.Snapshot {
+	snap := s.snap
+	snap.Taken = w.now()
+	snap.PacketAge = w.now() - s.heard
+	snap.DataAge = snap.PacketAge + time.Minute
+	snap.PacketStamp = uint32(s.heard / time.Millisecond)
+	return snap
+}
+
+// ask is one attempt; the kernel counts those that stay unanswered.
+func (w *world) ask(s *fakeSocket, kernel bool) {
+	s.attempts++
+	if s.attempt != nil && s.attempt(s.attempts) {
+		s.heard = w.now()
+		s.snap.ProbesOut = 0
+	} else if kernel {
+		s.snap.ProbesOut++
+	}
+}
+
+func (w *world) Get(_ *netns.NS, local, _ netip.AddrPort) (conn.Snapshot, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sockets {
+		if s.snap.Local == local {
+			return w.look(s), nil
+		}
+	}
+	return conn.Snapshot{}, sockets.ErrGone
+}
+
+func (w *world) Again(_ *netns.NS, id conn.ID) (conn.Snapshot, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.sockets[id.Cookie]; s != nil {
+		return w.look(s), nil
+	}
+	return conn.Snapshot{}, sockets.ErrGone
+}
+
+func (w *world) Find(*netns.NS, netip.AddrPort, uint64) (conn.Snapshot, error) {
+	return conn.Snapshot{}, sockets.ErrGone
+}
+
+func (w *world) Scan(_ *netns.NS, fn func(conn.Snapshot) error) error {
+	w.mu.Lock()
+	var all []conn.Snapshot
+	for _, s := range w.sockets {
+		all = append(all, w.look(s))
+	}
+	w.mu.Unlock()
+	for _, s := range all {
+		if err := fn(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error) {
+	time.Sleep(w.walkTime) // of the fake clock
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.walks++
+	var reached []uint64
+	for _, c := range cookies {
+		if s := w.sockets[c]; s != nil {
+			w.provoked++
+			w.calmed[c] = false
+			w.ask(s, true)
+			reached = append(reached, c)
+		}
+	}
+	return reached, nil
+}
+
+func (w *world) Calm(_ *netns.NS, cookies []uint64) ([]uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range cookies {
+		w.calmed[c] = true
+	}
+	return cookies, nil
+}
+
+func (w *world) Send(_ *netns.NS, s *conn.Snapshot) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sendErr != nil {
+		return w.sendErr
+	}
+	w.sent++
+	if f := w.sockets[s.Cookie]; f != nil {
+		w.ask(f, false)
+	}
+	return nil
+}
+
+func (w *world) Destroy(_ *netns.NS, id conn.ID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.destroys++
+	if w.destroyErr == nil && !w.deaf {
+		delete(w.sockets, id.Cookie)
+	}
+	return w.destroyErr
+}
+
+func (w *world) InForce() *loader.InForce                      { return loader.NewInForce(w.pol, map[uint32]int{1: 0}) }
+func (w *world) Counters() (map[string]loader.Counters, error) { return nil, nil }
+func (w *world) Faults() ([]uint64, error)                     { return nil, nil }

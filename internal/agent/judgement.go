@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// judgement gathers the evidence about one socket, once, for everybody who
+// asks meanwhile. before, peer, ns and sweeps never change; after and probe are
+// settled when done closes.
+type judgement struct {
+	refs   int // who still needs ns, held by Agent.mu
+	ns     *netns.NS
+	before conn.Snapshot
+	peer   *policy.Peer
+	sweeps bool // whether silence spreads the question to the siblings
+
+	done  chan struct{}
+	after verdict.Look
+	probe verdict.Probe
+
+	endMu sync.Mutex
+	end   verdict.End // as the kernel's event tells
+
+	closing sync.Once
+	closed  closeResult
+}
+
+// join returns the judgement under way about the socket, or starts one. The
+// caller leaves it when it has acted.
+func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bool) (*judgement, error) {
+	k := key{s.Netns, s.Cookie}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if j := a.judgements[k]; j != nil {
+		j.refs++
+		return j, nil
+	}
+	if a.stopped {
+		return nil, ErrStopped
+	}
+	if len(a.judgements) >= MaxJudgements {
+		return nil, ErrBusy
+	}
+	own, err := ns.Dup() // the judgement may outlive whoever asked
+	if err != nil {
+		return nil, err
+	}
+	j := &judgement{refs: 2, ns: own, before: s, peer: peer, sweeps: sweeps, done: make(chan struct{})}
+	a.judgements[k] = j
+	a.work.Go(func() { a.gather(k, j) })
+	return j, nil
+}
+
+// leave says that the caller needs the judgement no more.
+func (a *Agent) leave(j *judgement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if j.refs--; j.refs == 0 {
+		j.ns.Close()
+	}
+}
+
+// underWay reports whether the socket is being judged.
+func (a *Agent) underWay(s *conn.Snapshot) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.judgements[key{s.Netns, s.Cookie}] != nil
+}
+
+// gather probes until the socket shows life, is gone, or the window has passed.
+func (a *Agent) gather(k key, j *judgement) {
+	defer a.leave(j)
+	p := &probing{agent: a, j: j, last: j.before}
+	j.after, j.probe = p.run(a.ctx)
+	if p.provoked {
+		a.calm(j)
+	}
+	if !j.after.Found {
+		j.after.Ended = a.awaitEnd(j)
+	}
+	a.mu.Lock()
+	delete(a.judgements, k)
+	a.mu.Unlock()
+	close(j.done)
+}
+
+// calm puts back what provoking changed. A socket that is gone needs nothing.
+func (a *Agent) calm(j *judgement) {
+	if _, err := a.calls.calm(j.ns, j.before.Cookie); err != nil {
+		a.Log.Warn("restore keepalive of a probed socket", "socket", j.before.ID.String(), "err", err)
+	}
+}
+
+// endGrace is how long the kernel's close event may lag behind the look that
+// finds the socket gone.
+const endGrace = 100 * time.Millisecond
+
+// awaitEnd returns how the socket ended, as soon as the event has come.
+func (a *Agent) awaitEnd(j *judgement) verdict.End {
+	deadline := time.NewTimer(endGrace)
+	defer deadline.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		j.endMu.Lock()
+		end := j.end
+		j.endMu.Unlock()
+		if end != verdict.EndUnknown {
+			return end
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return verdict.EndUnknown
+		case <-a.ctx.Done():
+			return verdict.EndUnknown
+		}
+	}
+}

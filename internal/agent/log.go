@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"log/slog"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// record counts a verdict and writes its line.
+func (a *Agent) record(c *call, r *Result) {
+	a.stats.judged(r)
+	e := &r.Evidence
+	level := slog.LevelInfo
+	if r.Action == ActionFailed || r.Verdict == verdict.LocalFault {
+		level = slog.LevelError
+	}
+	attrs := []slog.Attr{
+		slog.String("verdict", string(r.Verdict)),
+		slog.String("reason", r.Reason),
+		slog.String("action", string(r.Action)),
+		slog.String("policy", r.Policy),
+		slog.String("local", r.ID.Local.String()),
+		slog.String("peer", r.ID.Remote.String()),
+		slog.Uint64("cookie", r.ID.Cookie),
+		slog.Uint64("netns", uint64(r.ID.Netns)),
+		slog.String("state", e.State.String()),
+		slog.Bool("payload_since_call", e.PayloadSinceCall),
+		slog.Uint64("bytes_received", e.BytesReceived),
+		slog.Uint64("bytes_acked", e.BytesAcked),
+		slog.Uint64("unread", uint64(e.Unread)),
+		slog.Bool("in_flight", e.InFlight),
+		slog.Int64("last_data_ms", e.DataAge.Milliseconds()),
+		slog.Int64("last_packet_ms", e.PacketAge.Milliseconds()),
+		slog.Int("probes_sent", e.ProbesSent),
+		slog.Bool("probe_answered", e.ProbeAnswered),
+		slog.Int64("window_ms", e.Window.Milliseconds()),
+		slog.Int64("call_ms", e.CallAge.Milliseconds()),
+		slog.Int64("duration_ms", r.Duration.Milliseconds()),
+		slog.String("reporter", c.reporter),
+	}
+	if c.reporter == reporterCall {
+		attrs = append(attrs, slog.Int("uid", int(c.caller.UID)), slog.Int("pid", int(c.caller.PID)))
+	}
+	a.Log.LogAttrs(a.ctx, level, "verdict", attrs...)
+}
+
+// logEnd writes the line of a connection that the kernel ended, and how.
+func (a *Agent) logEnd(e *loader.Event, policy string) {
+	level := slog.LevelInfo
+	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed {
+		level = slog.LevelDebug // the peer's or our own doing, or no end at all
+	}
+	msg := "connection ended"
+	if e.Stall {
+		msg = "connection stalled"
+	}
+	errno := ""
+	if e.Errno != 0 {
+		errno = e.Errno.Error()
+	}
+	a.Log.LogAttrs(a.ctx, level, msg,
+		slog.String("cause", e.Cause.String()),
+		slog.String("err", errno),
+		slog.String("policy", policy),
+		slog.String("local", e.Local.String()),
+		slog.String("peer", e.Remote.String()),
+		slog.Uint64("cookie", e.Cookie),
+		slog.Uint64("netns", uint64(e.Netns)),
+		slog.String("direction", e.Direction.String()),
+		slog.Uint64("bytes_received", e.BytesReceived),
+		slog.Uint64("bytes_acked", e.BytesAcked),
+		slog.Int("retransmits", int(e.Retransmits)),
+		slog.Int("probes_out", int(e.ProbesOut)),
+	)
+}

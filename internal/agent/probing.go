@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// minSpacing is the least time between two attempts: a Linux peer answers
+// out-of-window segments of one connection about every 500 ms
+// (net.ipv4.tcp_invalid_ratelimit).
+const minSpacing = 500 * time.Millisecond
+
+// probing is the work of one judgement while it runs.
+type probing struct {
+	agent    *Agent
+	j        *judgement
+	last     conn.Snapshot // the freshest look that found the socket
+	sent     int           // segments of ours that this host accepted
+	provoked bool          // the kernel's keepalive has to be calmed again
+	kinds    []probeKind   // of the attempts made
+	probe    verdict.Probe
+}
+
+// window returns the effective window of a policy on a connection.
+func window(p policy.Probe, srtt time.Duration) time.Duration {
+	return max(p.Window, 4*srtt+minSpacing, time.Duration(p.Attempts)*minSpacing)
+}
+
+// run makes the attempts, each with its own full time to be answered. Where the
+// agent itself was stopped meanwhile the window grows: an attempt is only over
+// when its time has passed after it was made.
+func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
+	want := p.j.peer.Probe
+	win := window(want, p.last.SRTT)
+	spacing := win / time.Duration(want.Attempts)
+	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: win}
+	for n := range want.Attempts {
+		if n == 2 && p.j.sweeps {
+			p.agent.sweep(p.j)
+		}
+		p.attempt(n == want.Attempts-1)
+		if found, settled := p.wait(ctx, spacing); settled {
+			return p.result(found)
+		}
+	}
+	return p.result(true)
+}
+
+// result sums up. Of keepalives and retransmissions the kernel's own count is
+// believed, whether we provoked them or not; an answer sets it back to 0.
+func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
+	p.probe.Sent = len(p.kinds)
+	if !p.answered() {
+		p.probe.Sent = p.sent +
+			advanced(p.j.before.ProbesOut, p.last.ProbesOut) +
+			advanced(p.j.before.Retransmits, p.last.Retransmits)
+	}
+	p.agent.stats.probed(p.kinds, p.answered())
+	if !found {
+		return verdict.Look{}, p.probe
+	}
+	return verdict.Look{Found: true, Snapshot: p.last}, p.probe
+}
+
+func advanced(before, after uint8) int { return max(0, int(after)-int(before)) }
+
+func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
+
+// attempt asks the peer once. Nothing in flight: by the kernel's own keepalive,
+// which takes the connection's way by itself. Else, or where the last segment
+// is too young for a keepalive, by a segment of ours. The last attempt is made
+// both ways, since the kernel does not tell why a keepalive did not leave.
+func (p *probing) attempt(last bool) {
+	if p.provoke() && !last {
+		return
+	}
+	a := p.agent
+	err := a.Prober.Send(p.j.ns, &p.last)
+	switch {
+	case err == nil:
+		p.sent++
+		p.kinds = append(p.kinds, probeSegment)
+	case errors.Is(err, prober.ErrBlocked):
+		p.probe.Blocked = true
+		a.stats.refused(probeSegment, resultBlocked)
+	case errors.Is(err, prober.ErrNoRoute):
+		p.probe.NoRoute = true
+		a.stats.refused(probeSegment, resultNoRoute)
+	default:
+		a.stats.refused(probeSegment, resultError)
+		a.Log.Warn("send probe", "socket", p.j.before.ID.String(), "err", err)
+	}
+}
+
+// provoke makes the kernel send a keepalive, where it would send one at all.
+func (p *probing) provoke() bool {
+	if p.last.InFlight() || p.last.PacketAge <= keepaliveAge || !p.last.Options.KeepAlive {
+		return false
+	}
+	reached, err := p.agent.calls.provoke(p.j.ns, p.j.before.Cookie)
+	switch {
+	case err == nil && reached:
+		p.provoked = true
+		p.kinds = append(p.kinds, probeKeepalive)
+		return true
+	case err != nil && !errors.Is(err, loader.ErrUnsupported):
+		p.agent.stats.refused(probeKeepalive, resultError)
+		p.agent.Log.Warn("provoke keepalive", "socket", p.j.before.ID.String(), "err", err)
+	}
+	return false
+}
+
+// keepaliveAge is how long a connection must have been silent for the shortest
+// TCP_KEEPIDLE, one second, to be due; the rest is for the kernel's tick.
+const keepaliveAge = 1100 * time.Millisecond
+
+// pauses are the waits between looks for an answer: most come within a round
+// trip, and a look costs little.
+var pauses = [...]time.Duration{
+	5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond,
+	80 * time.Millisecond, 160 * time.Millisecond,
+}
+
+// wait looks until the attempt's time has passed. settled: the question is
+// answered, or the socket is not found any more.
+func (p *probing) wait(ctx context.Context, d time.Duration) (found, settled bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for i, left := 0, d; left > 0; i++ {
+		pause := min(pauses[min(i, len(pauses)-1)], left)
+		left -= pause
+		timer.Reset(pause)
+		select {
+		case <-ctx.Done():
+			return true, true
+		case <-timer.C:
+		}
+		s, err := p.agent.Sockets.Again(p.j.ns, p.j.before.ID)
+		if errors.Is(err, sockets.ErrGone) {
+			return false, true
+		}
+		if err != nil {
+			p.agent.Log.Warn("look at a socket under judgement", "socket", p.j.before.ID.String(), "err", err)
+			continue
+		}
+		p.last = s
+		if p.answered() || !s.State.Judgeable() || s.State.PeerFinished() {
+			return true, true
+		}
+	}
+	return true, false
+}

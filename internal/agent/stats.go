@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// probeKind is how an attempt was made.
+type probeKind string
+
+const (
+	probeKeepalive probeKind = "keepalive" // the kernel's own, provoked
+	probeSegment   probeKind = "segment"   // a raw segment of ours
+)
+
+// What became of an attempt.
+const (
+	resultAnswered   = "answered"
+	resultUnanswered = "unanswered"
+	resultBlocked    = "blocked"
+	resultNoRoute    = "no_route"
+	resultError      = "error"
+)
+
+// ProbeKinds and ProbeResults are the closed lists of what Stats counts.
+func ProbeKinds() []string { return []string{string(probeKeepalive), string(probeSegment)} }
+
+// ProbeResults lists what can become of an attempt.
+func ProbeResults() []string {
+	return []string{resultAnswered, resultUnanswered, resultBlocked, resultNoRoute, resultError}
+}
+
+// VerdictKey, CloseKey and ProbeKey are what Stats counts by.
+type (
+	VerdictKey struct {
+		Policy  string // "" where no policy is in force
+		Verdict verdict.Word
+	}
+	CloseKey struct {
+		Policy string
+		Action Action
+	}
+	ProbeKey struct{ Kind, Result string }
+)
+
+// Stats are the agent's own figures since it started.
+type Stats struct {
+	Verdicts map[VerdictKey]uint64
+	// Closes counts condemned sockets by what was done.
+	Closes map[CloseKey]uint64
+	Probes map[ProbeKey]uint64
+	// Judgements are under way now.
+	Judgements int
+}
+
+// stats gathers Stats. The zero value is ready.
+type stats struct {
+	mu       sync.Mutex
+	verdicts map[VerdictKey]uint64
+	closes   map[CloseKey]uint64
+	probes   map[ProbeKey]uint64
+	observe  func(time.Duration) // of verdicts, nil: nobody listens
+}
+
+// add counts in a map that it makes first where need be.
+func add[K comparable](m *map[K]uint64, k K) {
+	if *m == nil {
+		*m = make(map[K]uint64)
+	}
+	(*m)[k]++
+}
+
+// probed counts the attempts of one judgement: the last one was answered or
+// none was.
+func (s *stats) probed(kinds []probeKind, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, k := range kinds {
+		result := resultUnanswered
+		if answered && i == len(kinds)-1 {
+			result = resultAnswered
+		}
+		add(&s.probes, ProbeKey{string(k), result})
+	}
+}
+
+// refused counts an attempt that did not leave.
+func (s *stats) refused(kind probeKind, result string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.probes, ProbeKey{string(kind), result})
+}
+
+// judged counts one verdict.
+func (s *stats) judged(r *Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.verdicts, VerdictKey{r.Policy, r.Verdict})
+	if r.Verdict == verdict.DeadPath {
+		add(&s.closes, CloseKey{r.Policy, r.Action})
+	}
+	if s.observe != nil {
+		s.observe(r.Duration)
+	}
+}
+
+// Observe makes the agent tell the duration of every verdict to fn, which must
+// not block. It is called once, before the first report.
+func (a *Agent) Observe(fn func(time.Duration)) { a.stats.observe = fn }
+
+// Stats returns a copy of the figures.
+func (a *Agent) Stats() Stats {
+	a.mu.Lock()
+	n := len(a.judgements)
+	a.mu.Unlock()
+	s := &a.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{
+		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
+		Probes: maps.Clone(s.probes), Judgements: n,
+	}
+}

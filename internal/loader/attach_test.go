@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+)
+
+func TestCgroupRoot(t *testing.T) {
+	labtest.Root(t)
+	root, err := loader.CgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := labtest.Cgroup(t); !strings.HasPrefix(c.Path, root+"/") {
+		t.Errorf("root %s, but cgroups are made at %s", root, c.Path)
+	}
+}
+
+func TestAttachRefusesOtherPaths(t *testing.T) {
+	p := loadertest.Load(t)
+	var missing *loader.MissingError
+	if err := p.Attach(t.TempDir()); !errors.As(err, &missing) {
+		t.Errorf("a plain directory: %v, want a MissingError", err)
+	}
+	if err := p.Attach(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no directory: %v, want ErrNotExist", err)
+	}
+	if v1 := "/sys/fs/cgroup/cpu"; cgroupV1(v1) {
+		if err := p.Attach(v1); !errors.As(err, &missing) || !strings.Contains(missing.What, "cgroup v1") {
+			t.Errorf("a cgroup v1 path: %v", err)
+		}
+	}
+}
+
+func cgroupV1(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "cgroup.clone_children"))
+	return err == nil
+}
+
+// TestAttachHalfWay: where the second program cannot be attached the first one
+// comes off again.
+func TestAttachHalfWay(t *testing.T) {
+	p := loadertest.Load(t)
+	parent := labtest.Cgroup(t)
+	child := filepath.Join(parent.Path, "child")
+	if err := os.Mkdir(child, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(child) })
+	foreign := exclusive(t, parent.Path)
+	var missing *loader.MissingError
+	if err := p.Attach(child); !errors.As(err, &missing) {
+		t.Errorf("below an exclusive program: %v, want a MissingError", err)
+	}
+	for _, typ := range []ebpf.AttachType{ebpf.AttachCGroupSetsockopt, ebpf.AttachCGroupSockOps} {
+		res, err := link.QueryPrograms(link.QueryOptions{Target: dirFD(t, child), Attach: typ})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(res.Programs) != 0 {
+			t.Errorf("%d programs of type %v left behind", len(res.Programs), typ)
+		}
+	}
+	foreign()
+	if err := p.Attach(child); err != nil {
+		t.Errorf("with the exclusive program gone: %v", err)
+	}
+}
+
+// exclusive attaches a sockops program that allows no other below.
+func exclusive(t *testing.T, cgroup string) (detach func()) {
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SockOps, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	fd := dirFD(t, cgroup)
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: fd, Program: prog, Attach: ebpf.AttachCGroupSockOps,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := link.RawDetachProgram(link.RawDetachProgramOptions{
+			Target: fd, Program: prog, Attach: ebpf.AttachCGroupSockOps,
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func dirFD(t *testing.T, path string) int {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return int(f.Fd())
+}
+
+// TestPolicyAgreesWithGo: for random policies and connections the record that
+// the kernel made names the peer that policy.Match names.
+func TestPolicyAgreesWithGo(t *testing.T) {
+	b := loadertest.New(t, loadertest.Fast)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	ns := labtest.Netns(t)
+	// Every address of fd91::/64 is local here, as those of 127.0.0.0/8 are.
+	err := ns.Do(func() error {
+		return netlink.RouteAdd(&netlink.Route{
+			LinkIndex: 1, Type: 2 /* RTN_LOCAL */, Table: 255, /* local */
+			Dst: &net.IPNet{IP: net.ParseIP("fd91::"), Mask: net.CIDRMask(64, 128)},
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lns := []*net.TCPListener{
+		labtest.Listen(t, ns, netip.MustParseAddrPort("0.0.0.0:7100")),
+		labtest.Listen(t, ns, netip.MustParseAddrPort("[::]:7101")),
+	}
+	s := sockets.New(b.Programs)
+	matched := 0
+	for range 20 {
+		pol := randomPolicy(t, r)
+		if err := b.Programs.SetPolicy(pol); err != nil {
+			t.Fatal(err)
+		}
+		for range 15 {
+			i := r.IntN(2)
+			addr := func() netip.Addr {
+				return netip.AddrFrom4([4]byte{127, byte(r.IntN(3)), byte(r.IntN(3)), byte(1 + r.IntN(3))})
+			}
+			if i == 1 && r.IntN(2) == 0 {
+				addr = func() netip.Addr {
+					return netip.AddrFrom16([16]byte{0xfd, 0x91, 14: byte(r.IntN(3)), 15: byte(1 + r.IntN(3))})
+				}
+			}
+			d := labtest.Dialer{NS: ns, Local: netip.AddrPortFrom(addr(), 0), Setup: func(fd int) error {
+				return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1) // binds to the route's addresses
+			}}
+			client := d.Dial(t, netip.AddrPortFrom(addr(), uint16(7100+i)))
+			server := labtest.Accept(t, lns[i])
+			for _, end := range []struct {
+				c   *net.TCPConn
+				dir conn.Direction
+			}{{client, conn.Outbound}, {server, conn.Inbound}} {
+				local, remote := labtest.Addr(end.c.LocalAddr()), labtest.Addr(end.c.RemoteAddr())
+				snap, err := s.Get(ns, local, remote)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, want := "", ""
+				if snap.HasRecord {
+					got = b.Programs.InForce().Peer(snap.Record.Policy).Name
+				}
+				if peer, ok := pol.Match(remote, local.Port(), end.dir); ok {
+					want = peer.Name
+					matched++
+				}
+				if got != want {
+					t.Errorf("%s %s -> %s: the kernel says %q, Go %q; policy:\n%v", end.dir, local, remote, got, want, pol.Compile())
+				}
+			}
+			client.SetLinger(0)
+			client.Close()
+			server.Close()
+		}
+	}
+	if matched == 0 {
+		t.Error("no connection matched at all")
+	}
+	wantNoFaults(t, b.Programs)
+}
+
+// randomPolicy makes a valid policy over the addresses of the test.
+func randomPolicy(t *testing.T, r *rand.Rand) *policy.Policy {
+	t.Helper()
+	for {
+		var sb strings.Builder
+		sb.WriteString("version: 1\npeers:\n")
+		for i := range 1 + r.IntN(6) {
+			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(r.IntN(3)), byte(r.IntN(3)), byte(r.IntN(4))}), r.IntN(33))
+			if r.IntN(3) == 0 {
+				prefix = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x91, 14: byte(r.IntN(3)), 15: byte(r.IntN(4))}), r.IntN(129))
+			}
+			fmt.Fprintf(&sb, "  - {name: p%d, cidrs: [%q]", i, prefix.Masked())
+			if r.IntN(3) == 0 {
+				fmt.Fprintf(&sb, ", ports: [%d-%d]", 7000+r.IntN(101), 7100+r.IntN(3))
+			}
+			fmt.Fprintf(&sb, ", direction: %s", []string{"outbound", "inbound", "both"}[r.IntN(3)])
+			if prefix.Bits() < prefix.Addr().BitLen() && r.IntN(3) == 0 {
+				inside := netip.PrefixFrom(prefix.Masked().Addr(), prefix.Bits()+1+r.IntN(prefix.Addr().BitLen()-prefix.Bits()))
+				fmt.Fprintf(&sb, ", except: [%q]", inside.Masked())
+			}
+			sb.WriteString("}\n")
+		}
+		// Two entries may collide, or reach ::ffff:0:0/96 from above: try again.
+		if pol, err := policy.Parse("random.yaml", []byte(sb.String())); err == nil {
+			return pol
+		}
+	}
+}
+
+// TestSwapIsWhole: while policies are swapped, every connection gets all of one
+// of them.
+func TestSwapIsWhole(t *testing.T) {
+	b := loadertest.New(t, loadertest.Fast)
+	texts := []string{loadertest.Fast, slowPolicy + "\npeers: [{name: server, cidrs: [10.91.2.0/24]}]\n"}
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		swaps := 0
+		for {
+			select {
+			case <-stop:
+				done <- swaps
+				return
+			default:
+				pol, err := policy.Parse("swap.yaml", []byte(texts[swaps%2]))
+				if err == nil {
+					err = b.Programs.SetPolicy(pol)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				swaps++
+			}
+		}
+	}()
+	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 0))
+	seen := make(map[conn.Options]int)
+	for range 400 {
+		client := labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+		seen[labtest.Options(t, client)]++
+		client.Close()
+		labtest.Accept(t, ln).Close()
+	}
+	close(stop)
+	t.Logf("%d swaps: %v", <-done, seen)
+	if len(seen) != 2 || seen[fast] == 0 || seen[slow] == 0 {
+		t.Errorf("options seen: %v, want only %v and %v", seen, fast, slow)
+	}
+	// One name keeps its counters over all of that.
+	if c := mustCounters(t, b.Programs, "server"); c.OpenedOutbound != 400 {
+		t.Errorf("%d connections counted, want 400", c.OpenedOutbound)
+	}
+	wantNoFaults(t, b.Programs)
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Programs are the loaded BPF objects and their maps.
+type Programs struct {
+	sockops sockopsObjects
+	lookup  lookupObjects
+	// iter and provoke are nil where the kernel lacks what they need; the
+	// errors say what.
+	iter       *iterObjects
+	provoke    *provokeObjects
+	iterErr    error
+	provokeErr error
+
+	links   []link.Link
+	inForce atomic.Pointer[InForce]
+	// swap serialises SetPolicy, targets the passes of Provoke.
+	swap, targets sync.Mutex
+	ids           map[string]uint32 // policy name to id, held by swap
+	nextID        uint32
+}
+
+// Load loads every object into the kernel. It attaches nothing; until
+// SetPolicy no policy is in force. The caller closes the result. A machine that
+// lacks something is told by a *MissingError.
+func Load() (_ *Programs, err error) {
+	if err := Require(); err != nil {
+		return nil, err
+	}
+	p := &Programs{ids: make(map[string]uint32), nextID: 1}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := p.loadSockops(); err != nil {
+		return nil, err
+	}
+	if err := loadObject("lookup", loadLookup, &p.lookup, p.sockops.ShRecords); err != nil {
+		return nil, err
+	}
+	// The walks are extras: without them the agent bounds and judges still.
+	var iter iterObjects
+	if err := loadObject("scan", loadIter, &iter, p.sockops.ShRecords); err != nil {
+		p.iterErr = fmt.Errorf("walk sockets: %w [needs Linux 5.11]: %w", ErrUnsupported, err)
+	} else {
+		p.iter = &iter
+	}
+	var provoke provokeObjects
+	if err := loadObject("provoke", loadProvoke, &provoke, p.sockops.ShRecords); err != nil {
+		p.provokeErr = fmt.Errorf("provoke keepalives: %w [needs Linux 5.15]: %w", ErrUnsupported, err)
+	} else {
+		p.provoke = &provoke
+	}
+	return p, nil
+}
+
+// loadSockops loads the programs that will be attached, with the setsockopt
+// program in its older form where the kernel has no better.
+func (p *Programs) loadSockops() error {
+	var errs []error
+	for _, others := range []bool{true, false} {
+		spec, err := loadSockops()
+		if err != nil {
+			return fmt.Errorf("read sockops object: %w", err)
+		}
+		if err := setHZ(spec); err != nil {
+			return err
+		}
+		if err := spec.Variables[sockopsVarCanSetOthers].Set(others); err != nil {
+			return fmt.Errorf("configure sockops object: %w", err)
+		}
+		if err = spec.LoadAndAssign(&p.sockops, nil); err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return loadError("sockops", errors.Join(errs...))
+}
+
+// loadObject loads one object that shares the records of the sockops program.
+func loadObject(name string, load func() (*ebpf.CollectionSpec, error), to any, records *ebpf.Map) error {
+	spec, err := load()
+	if err != nil {
+		return fmt.Errorf("read %s object: %w", name, err)
+	}
+	if err := setHZ(spec); err != nil {
+		return err
+	}
+	opts := &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: records}}
+	if err := spec.LoadAndAssign(to, opts); err != nil {
+		return loadError(name, err)
+	}
+	return nil
+}
+
+// loadError translates what the kernel says to a program. EPERM can have
+// several causes; the capabilities were found complete before.
+func loadError(name string, err error) error {
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		return fmt.Errorf("load %s program: %w", name, err)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return &MissingError{
+			What:   fmt.Sprintf("the kernel refuses the %s program", name),
+			Remedy: "check kernel lockdown, SELinux and seccomp for the bpf system call",
+			Err:    err,
+		}
+	}
+	return fmt.Errorf("load %s program: %w", name, err)
+}
+
+// setHZ tells the programs how many ticks a second has: keepalive times and
+// ages are in ticks inside the kernel. The coarse clock advances once a tick.
+func setHZ(spec *ebpf.CollectionSpec) error {
+	v, ok := spec.Variables[sockopsVarHz]
+	if !ok {
+		return nil // this object counts no ticks
+	}
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		return fmt.Errorf("ask for the kernel's tick: %w", err)
+	}
+	if res.Nano() <= 0 {
+		return fmt.Errorf("ask for the kernel's tick: %d ns", res.Nano())
+	}
+	if err := v.Set(uint32((1_000_000_000 + res.Nano()/2) / res.Nano())); err != nil {
+		return fmt.Errorf("configure the tick: %w", err)
+	}
+	return nil
+}
+
+// Attach attaches sockops and setsockopt programs to a cgroup v2 directory;
+// they see the sockets made in it and below. After an error nothing stays
+// attached. The programs come off again with Close.
+func (p *Programs) Attach(cgroup string) error {
+	if err := checkCgroup(cgroup); err != nil {
+		return err
+	}
+	for _, a := range []struct {
+		name string
+		typ  ebpf.AttachType
+		prog *ebpf.Program
+	}{
+		// First the one that holds the bound: a connection that opens
+		// between the two is not left with options that nothing guards.
+		{"setsockopt", ebpf.AttachCGroupSetsockopt, p.sockops.ShSetsockopt},
+		{"sockops", ebpf.AttachCGroupSockOps, p.sockops.ShSockops},
+	} {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: a.typ, Program: a.prog})
+		if err != nil {
+			p.detach()
+			return attachError(a.name, cgroup, err)
+		}
+		p.links = append(p.links, l)
+	}
+	return nil
+}
+
+func attachError(name, cgroup string, err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return &MissingError{
+			What:   fmt.Sprintf("cgroup %q or one above it has a %s program that allows no other", cgroup, name),
+			Remedy: "find it with: bpftool cgroup tree; it must be attached with BPF_F_ALLOW_MULTI",
+			Err:    err,
+		}
+	}
+	return fmt.Errorf("attach %s to cgroup %q: %w", name, cgroup, err)
+}
+
+// detach takes the programs off the cgroup.
+func (p *Programs) detach() {
+	for _, l := range p.links {
+		l.Close()
+	}
+	p.links = nil
+}
+
+// Close takes the programs off their cgroup and frees programs and maps.
+// Options that were set on sockets stay as they are.
+func (p *Programs) Close() error {
+	p.detach()
+	err := errors.Join(p.sockops.Close(), p.lookup.Close())
+	if p.iter != nil {
+		err = errors.Join(err, p.iter.Close())
+	}
+	if p.provoke != nil {
+		err = errors.Join(err, p.provoke.Close())
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package loadertest puts the real programs to work for tests: on a lab and in
+// a cgroup of the test's own. It needs root and what package loader needs.
+package loadertest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+// Fast is a policy with short bounds for the servers of a lab: 3 s idle and in
+// flight, a probe window of 1.5 s.
+const Fast = `version: 1
+defaults:
+  user_timeout: 3s
+  keepalive: {idle: 1s, interval: 1s, count: 2}
+  probe: {window: 1500ms, attempts: 3}
+peers:
+  - name: server
+    cidrs: [10.91.2.0/24, "fd91:0:0:2::/64"]
+`
+
+// Bed is a lab whose every socket is in a cgroup with the programs attached.
+type Bed struct {
+	*lab.Lab
+	Cgroup   *lab.Cgroup
+	Programs *loader.Programs
+}
+
+// New builds a bed with a policy in force. The test's process is in the cgroup
+// until the test ends: no other test of the package may run meanwhile.
+func New(t testing.TB, policyText string) *Bed {
+	t.Helper()
+	b := &Bed{Lab: labtest.New(t, lab.Options{Servers: 2}), Cgroup: labtest.Cgroup(t)}
+	b.Programs = Load(t)
+	b.SetPolicy(t, policyText)
+	if err := b.Programs.Attach(b.Cgroup.Path); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Enter(t, b.Cgroup)
+	return b
+}
+
+// Load loads the programs until the test ends.
+func Load(t testing.TB) *loader.Programs {
+	t.Helper()
+	labtest.Root(t)
+	p, err := loader.Load()
+	if missing := new(loader.MissingError); errors.As(err, &missing) {
+		labtest.SkipOrFail(t, missing.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close programs: %v", err)
+		}
+	})
+	return p
+}
+
+// SetPolicy puts another policy in force.
+func (b *Bed) SetPolicy(t testing.TB, text string) {
+	t.Helper()
+	pol, err := policy.Parse("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Programs.SetPolicy(pol); err != nil {
+		t.Fatal(err)
+	}
+}

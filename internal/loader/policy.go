@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+// InForce is the policy that the kernel has, with the ids it is known by there.
+type InForce struct {
+	Policy *policy.Policy
+	Since  time.Duration  // CLOCK_MONOTONIC
+	peers  map[uint32]int // id to index in Policy.Peers
+}
+
+// Peer returns the entry that a record names by its id, nil where the policy
+// in force has none with that name any more.
+func (f *InForce) Peer(id uint32) *policy.Peer {
+	if f == nil {
+		return nil
+	}
+	i, ok := f.peers[id]
+	if !ok {
+		return nil
+	}
+	return &f.Policy.Peers[i]
+}
+
+// InForce returns the policy in force, nil before the first SetPolicy.
+func (p *Programs) InForce() *InForce { return p.inForce.Load() }
+
+// SetPolicy puts a policy in force, by one pointer: a connection that opens
+// meanwhile gets either the whole of the old one or the whole of the new one.
+// A peer keeps its id and counters as long as its name stays. After an error
+// the old policy stays. Connections that are open keep what they have.
+func (p *Programs) SetPolicy(pol *policy.Policy) error {
+	p.swap.Lock()
+	defer p.swap.Unlock()
+	ids, fresh, err := p.assign(pol)
+	if err != nil {
+		return fmt.Errorf("set policy %s: %w", pol.Revision, err)
+	}
+	trie, err := p.buildTrie(pol, ids)
+	if err == nil {
+		defer trie.Close() // the kernel's slot holds its own reference
+		err = p.sockops.ShPolicy.Put(uint32(0), trie)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("set policy %s: %w", pol.Revision, err), p.forget(fresh))
+	}
+	next := &InForce{Policy: pol, Since: conn.Now(), peers: make(map[uint32]int, len(ids))}
+	for i, id := range ids {
+		next.peers[id] = i
+	}
+	p.inForce.Store(next)
+	return nil
+}
+
+// assign returns the id of each peer, new names with new ids and counters, and
+// the names that are new.
+func (p *Programs) assign(pol *policy.Policy) (ids []uint32, fresh []string, err error) {
+	named := make(map[string]bool, len(pol.Peers))
+	for _, peer := range pol.Peers {
+		named[peer.Name] = true
+	}
+	for _, peer := range pol.Peers {
+		id, ok := p.ids[peer.Name]
+		if !ok {
+			id = p.nextID
+			err := p.newCounters(id)
+			if errors.Is(err, unix.E2BIG) {
+				// Make room: the counters of names long gone.
+				if err = p.forgetExcept(named); err == nil {
+					err = p.newCounters(id)
+				}
+			}
+			if err != nil {
+				return nil, nil, errors.Join(fmt.Errorf("make counters of peer %q: %w", peer.Name, err), p.forget(fresh))
+			}
+			p.nextID++
+			p.ids[peer.Name] = id
+			fresh = append(fresh, peer.Name)
+		}
+		ids = append(ids, id)
+	}
+	return ids, fresh, nil
+}
+
+// forget takes names back that were assigned in vain.
+func (p *Programs) forget(names []string) error {
+	var ids []uint32
+	for _, name := range names {
+		ids = append(ids, p.ids[name])
+		delete(p.ids, name)
+	}
+	return p.dropCounters(ids)
+}
+
+// forgetExcept drops every name but these.
+func (p *Programs) forgetExcept(keep map[string]bool) error {
+	var gone []string
+	for name := range p.ids {
+		if !keep[name] {
+			gone = append(gone, name)
+		}
+	}
+	return p.forget(gone)
+}
+
+// buildTrie makes the map that holds a policy; ids are by index of the peer.
+func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err error) {
+	spec, err := loadSockops()
+	if err != nil {
+		return nil, fmt.Errorf("read sockops object: %w", err)
+	}
+	trie, err := ebpf.NewMap(spec.Maps[sockopsMapShPolicy].InnerMap)
+	if err != nil {
+		return nil, fmt.Errorf("make policy trie: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			trie.Close()
+		}
+	}()
+	for _, prefix := range pol.Compile() {
+		key := trieKey(prefix.Prefix)
+		var value sockopsShRules
+		if len(prefix.Rules) > len(value.Rule) {
+			return nil, fmt.Errorf("add %s: %d rules, more than %d", prefix.Prefix, len(prefix.Rules), len(value.Rule))
+		}
+		for i, r := range prefix.Rules {
+			setRule(&value.Rule[i], r, &pol.Peers[r.Peer], ids[r.Peer])
+		}
+		value.Count = uint32(len(prefix.Rules))
+		if err := trie.Put(&key, &value); err != nil {
+			return nil, fmt.Errorf("add %s to the policy trie: %w", prefix.Prefix, err)
+		}
+	}
+	return trie, nil
+}
+
+// setRule writes one rule as the programs read it.
+func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
+	to.Policy = id
+	to.PortLo, to.PortHi = r.PortLo, r.PortHi
+	to.Direction = uint8(r.Directions)
+	o := peer.Options
+	to.Options.UserTimeoutMs = uint32(o.UserTimeout / time.Millisecond)
+	to.Options.IdleS = uint16(o.Idle / time.Second)
+	to.Options.IntervalS = uint16(o.Interval / time.Second)
+	to.Options.Count = uint8(o.Count)
+	to.Options.Keepalive = 1
+}
+
+// trieKey maps IPv4 into IPv6: a /24 becomes ::ffff:a.b.c.0/120.
+func trieKey(prefix netip.Prefix) sockopsShPrefix {
+	bits := prefix.Bits()
+	if prefix.Addr().Is4() {
+		bits += 96
+	}
+	return sockopsShPrefix{Prefixlen: uint32(bits), Addr: prefix.Addr().As16()}
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+// walkBuffer is how much one read of an iterator may return.
+const walkBuffer = 64 << 10
+
+// Scan looks at every TCP socket in the network namespace of the calling thread
+// except listeners, connection requests and TIME_WAIT, and calls fn for each
+// until it returns an error, which Scan returns. It wraps ErrUnsupported before
+// Linux 5.11.
+func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
+	if p.iter == nil {
+		return p.iterErr
+	}
+	return walk(p.iter.ShScan, lookSize, func(b []byte) error {
+		s, err := decodeLook(b)
+		if err != nil {
+			return err
+		}
+		return fn(s)
+	})
+}
+
+// Provoke sets TCP_KEEPIDLE of the sockets with these cookies, in the network
+// namespace of the calling thread, to one second: whoever was silent for longer
+// sends a keepalive at once, unless data is in flight. Calm puts the value of
+// the record back; until then the kernel goes on to probe.
+//
+// The result holds the cookies that were found and set; the others are gone or
+// carry no record. A refusal by the kernel is an error after all were tried.
+// It wraps ErrUnsupported before Linux 5.15. One pass walks every socket of the
+// namespace, however few are named.
+func (p *Programs) Provoke(cookies []uint64) ([]uint64, error) {
+	return p.keepidle(cookies, time.Second)
+}
+
+// Calm ends what Provoke began, with the same contract.
+func (p *Programs) Calm(cookies []uint64) ([]uint64, error) {
+	return p.keepidle(cookies, 0)
+}
+
+// keepidle runs one pass; 0 stands for the record's value.
+func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64, err error) {
+	if p.provoke == nil {
+		return nil, p.provokeErr
+	}
+	if len(cookies) == 0 {
+		return nil, nil
+	}
+	// The map of targets is shared: one pass at a time.
+	p.targets.Lock()
+	defer p.targets.Unlock()
+	for _, c := range cookies {
+		if err := p.provoke.ShTargets.Put(c, uint32(idle/time.Second)); err != nil {
+			err = fmt.Errorf("name socket %d to provoke: %w", c, err)
+			return nil, errors.Join(err, p.clearTargets(cookies))
+		}
+	}
+	var refused []error
+	err = walk(p.provoke.ShProvoke, binary.Size(provokeShProvoked{}), func(b []byte) error {
+		var out provokeShProvoked
+		if _, err := binary.Decode(b, binary.NativeEndian, &out); err != nil {
+			return err
+		}
+		if out.Err != 0 {
+			refused = append(refused, fmt.Errorf("set TCP_KEEPIDLE of socket %d: errno %d", out.Cookie, -out.Err))
+			return nil
+		}
+		done = append(done, out.Cookie)
+		return nil
+	})
+	return done, errors.Join(err, errors.Join(refused...), p.clearTargets(cookies))
+}
+
+func (p *Programs) clearTargets(cookies []uint64) error {
+	for _, c := range cookies {
+		if err := p.provoke.ShTargets.Delete(c); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("clear socket %d to provoke: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// walk runs an iterator over the calling thread's namespace and cuts what it
+// writes into rows.
+func walk(prog *ebpf.Program, size int, row func([]byte) error) error {
+	it, err := link.AttachIter(link.IterOptions{Program: prog})
+	if err != nil {
+		return fmt.Errorf("attach walk of sockets: %w", err)
+	}
+	defer it.Close()
+	rows, err := it.Open()
+	if err != nil {
+		return fmt.Errorf("open walk of sockets: %w", err)
+	}
+	defer rows.Close()
+	buffered := bufio.NewReaderSize(rows, walkBuffer)
+	b := make([]byte, size)
+	for {
+		if _, err := io.ReadFull(buffered, b); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("walk sockets: %w", err)
+		}
+		if err := row(b); err != nil {
+			return err
+		}
+	}
+}
