@@ -16,15 +16,13 @@ static __always_inline struct tcp_sock *connection(struct bpf_iter__tcp *ctx)
 	if (!skc)
 		return NULL;
 	tp = bpf_skc_to_tcp_sock(skc);
-	if (!tp || tp->inet_conn.icsk_inet.sk.__sk_common.skc_state ==
-			   BPF_TCP_LISTEN)
+	if (!tp || tp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_LISTEN)
 		return NULL;
 	return tp;
 }
 
 /* Writes one struct sh_look a socket. */
-SEC("iter/tcp")
-int sh_scan(struct bpf_iter__tcp *ctx)
+SEC("iter/tcp") int sh_scan(struct bpf_iter__tcp *ctx)
 {
 	struct tcp_sock *tp = connection(ctx);
 	struct sh_look look = {};

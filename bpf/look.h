@@ -11,8 +11,7 @@ static __always_inline __u32 ticks_to_ms(__u32 ticks)
 }
 
 /* What to fill in of the way out: device and its state. */
-static __always_inline __u32 look_device(const struct sock *sk,
-					 struct sh_look *out)
+static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *out)
 {
 	struct dst_entry *dst = sk->sk_dst_cache;
 	struct net_device *dev;
@@ -25,8 +24,7 @@ static __always_inline __u32 look_device(const struct sock *sk,
 		return 0;
 	out->dst_dev = dev->ifindex;
 	if (!(dev->flags & IFF_UP) ||
-	    dev->state >> bpf_core_enum_value(enum netdev_state_t,
-					      __LINK_STATE_NOCARRIER) & 1)
+	    dev->state >> bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER) & 1)
 		return SH_LOOK_DEV_DOWN;
 	return 0;
 }
@@ -37,8 +35,7 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 
 	if (BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok))
 		flags |= SH_LOOK_TSTAMP;
-	if (bpf_core_field_exists(tp->tcp_usec_ts) &&
-	    BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
+	if (bpf_core_field_exists(tp->tcp_usec_ts) && BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
 		flags |= SH_LOOK_TSTAMP_USEC;
 	if (is_mptcp(tp))
 		flags |= SH_LOOK_MPTCP;
@@ -52,8 +49,7 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 }
 
 /* The ages: of the last payload and of the last acceptable segment. */
-static __always_inline void look_ages(const struct tcp_sock *tp,
-				      struct sh_look *out)
+static __always_inline void look_ages(const struct tcp_sock *tp, struct sh_look *out)
 {
 	__u32 now = bpf_jiffies64();
 	__u32 data = tp->inet_conn.icsk_ack.lrcvtime;
@@ -64,13 +60,11 @@ static __always_inline void look_ages(const struct tcp_sock *tp,
 
 	/* A segment may come while we read. */
 	out->data_age_ms = (__s32)(now - data) < 0 ? 0 : ticks_to_ms(now - data);
-	out->packet_age_ms = (__s32)(now - last) < 0 ? 0 :
-						       ticks_to_ms(now - last);
+	out->packet_age_ms = (__s32)(now - last) < 0 ? 0 : ticks_to_ms(now - last);
 	out->packet_stamp = last;
 }
 
-static __always_inline void look_fill(const struct tcp_sock *tp,
-				      struct sh_look *out)
+static __always_inline void look_fill(const struct tcp_sock *tp, struct sh_look *out)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct inet_sock *inet = &icsk->icsk_inet;

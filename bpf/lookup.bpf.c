@@ -34,8 +34,7 @@ static __always_inline bool is_mapped(const __u8 *addr)
 	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
 }
 
-static __always_inline struct bpf_sock *find(struct __sk_buff *ctx,
-					     const struct sh_tuple *t)
+static __always_inline struct bpf_sock *find(struct __sk_buff *ctx, const struct sh_tuple *t)
 {
 	struct bpf_sock_tuple key = {};
 
@@ -44,19 +43,16 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *ctx,
 		__builtin_memcpy(&key.ipv4.daddr, t->local + 12, 4);
 		key.ipv4.sport = bpf_htons(t->remote_port);
 		key.ipv4.dport = bpf_htons(t->local_port);
-		return bpf_skc_lookup_tcp(ctx, &key, sizeof(key.ipv4),
-					  BPF_F_CURRENT_NETNS, 0);
+		return bpf_skc_lookup_tcp(ctx, &key, sizeof(key.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
 	__builtin_memcpy(key.ipv6.saddr, t->remote, 16);
 	__builtin_memcpy(key.ipv6.daddr, t->local, 16);
 	key.ipv6.sport = bpf_htons(t->remote_port);
 	key.ipv6.dport = bpf_htons(t->local_port);
-	return bpf_skc_lookup_tcp(ctx, &key, sizeof(key.ipv6),
-				  BPF_F_CURRENT_NETNS, 0);
+	return bpf_skc_lookup_tcp(ctx, &key, sizeof(key.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-SEC("tc")
-int sh_lookup(struct __sk_buff *ctx)
+SEC("tc") int sh_lookup(struct __sk_buff *ctx)
 {
 	struct sh_look_packet *p = (void *)(long)ctx->data;
 	struct sh_record *rec;

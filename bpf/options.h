@@ -36,8 +36,7 @@ static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
  * Returns whether it had to be raised.
  */
 static __always_inline bool sh_tighten(const struct sh_options *policed,
-				       const struct sh_options *app,
-				       struct sh_options *out)
+				       const struct sh_options *app, struct sh_options *out)
 {
 	__u64 ut = sh_tighter(policed->user_timeout_ms, app->user_timeout_ms);
 	__u64 idle = sh_tighter(policed->idle_s, app->idle_s);

@@ -33,8 +33,7 @@ const struct sh_provoked *const unused_provoked __attribute__((unused));
  * tcp_keepalive_timer() looks at the value again when it fires. The old value
  * can therefore only be put back in a later pass.
  */
-SEC("iter/tcp")
-int sh_provoke(struct bpf_iter__tcp *ctx)
+SEC("iter/tcp") int sh_provoke(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
 	struct sh_provoked out = {};

@@ -10,20 +10,20 @@
 #include <bpf/bpf_endian.h>
 #include "sockhealth.h"
 
-#define AF_INET 2
-#define AF_INET6 10
-#define SOL_SOCKET 1
-#define SOL_TCP 6
-#define SO_KEEPALIVE 9
-#define TCP_KEEPIDLE 4
-#define TCP_KEEPINTVL 5
-#define TCP_KEEPCNT 6
+#define AF_INET		 2
+#define AF_INET6	 10
+#define SOL_SOCKET	 1
+#define SOL_TCP		 6
+#define SO_KEEPALIVE	 9
+#define TCP_KEEPIDLE	 4
+#define TCP_KEEPINTVL	 5
+#define TCP_KEEPCNT	 6
 #define TCP_USER_TIMEOUT 18
-#define ECONNRESET 104
-#define ECONNABORTED 103
-#define ETIMEDOUT 110
-#define EPIPE 32
-#define IFF_UP 1
+#define ECONNRESET	 104
+#define ECONNABORTED	 103
+#define ETIMEDOUT	 110
+#define EPIPE		 32
+#define IFF_UP		 1
 
 /* Ticks per second, set before the program is loaded. */
 const volatile __u32 hz = 250;
@@ -66,8 +66,7 @@ static __always_inline void copy_v6(__u8 *dst, const struct in6_addr *src)
 }
 
 /* The addresses that the socket itself has, IPv4 in its mapped form. */
-static __always_inline void sock_addrs(const struct sock *sk, __u8 *local,
-				       __u8 *remote)
+static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 *remote)
 {
 	const struct sock_common *skc = &sk->__sk_common;
 
@@ -81,8 +80,7 @@ static __always_inline void sock_addrs(const struct sock *sk, __u8 *local,
 }
 
 /* What is set on the socket now; 0 where the kernel's default applies. */
-static __always_inline void sock_options(const struct tcp_sock *tp,
-					 struct sh_options *out)
+static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_options *out)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 
@@ -90,8 +88,7 @@ static __always_inline void sock_options(const struct tcp_sock *tp,
 	out->idle_s = tp->keepalive_time / hz;
 	out->interval_s = tp->keepalive_intvl / hz;
 	out->count = tp->keepalive_probes;
-	out->keepalive = sock_flag(
-		sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
+	out->keepalive = sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
 	out->pad[0] = 0;
 	out->pad[1] = 0;
 }

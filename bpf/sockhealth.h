@@ -10,9 +10,9 @@
 #ifndef SOCKHEALTH_H
 #define SOCKHEALTH_H
 
-#define SH_MAX_RULES 64	     /* rules of one prefix, its ancestors' included */
-#define SH_MAX_PREFIXES 16384 /* prefixes of one policy */
-#define SH_MAX_POLICIES 4096 /* policies with counters of their own, gone ones included */
+#define SH_MAX_RULES	  64	/* rules of one prefix, its ancestors' included */
+#define SH_MAX_PREFIXES	  16384 /* prefixes of one policy */
+#define SH_MAX_POLICIES	  4096	/* policies with counters of their own, gone ones included */
 #define SH_RECORD_VERSION 1
 
 enum sh_direction {
@@ -110,14 +110,14 @@ struct sh_counters {
 
 /* Everything that can go wrong in a program, counted per CPU. */
 enum sh_fault {
-	SH_FAULT_NO_SOCK,	  /* sockops without a full socket */
-	SH_FAULT_NO_TCP_SOCK,	  /* bpf_skc_to_tcp_sock returned NULL */
-	SH_FAULT_NO_POLICY,	  /* no trie installed */
-	SH_FAULT_STORAGE,	  /* no memory for the record */
-	SH_FAULT_CB_FLAGS,	  /* callback flags refused */
-	SH_FAULT_COUNTERS,	  /* no counters for that policy */
-	SH_FAULT_EVENT_LOST,	  /* ring buffer full */
-	SH_FAULT_SET_KEEPALIVE,	  /* options refused, in enum sh_option order */
+	SH_FAULT_NO_SOCK,	/* sockops without a full socket */
+	SH_FAULT_NO_TCP_SOCK,	/* bpf_skc_to_tcp_sock returned NULL */
+	SH_FAULT_NO_POLICY,	/* no trie installed */
+	SH_FAULT_STORAGE,	/* no memory for the record */
+	SH_FAULT_CB_FLAGS,	/* callback flags refused */
+	SH_FAULT_COUNTERS,	/* no counters for that policy */
+	SH_FAULT_EVENT_LOST,	/* ring buffer full */
+	SH_FAULT_SET_KEEPALIVE, /* options refused, in enum sh_option order */
 	SH_FAULT_SET_KEEPIDLE,
 	SH_FAULT_SET_KEEPINTVL,
 	SH_FAULT_SET_KEEPCNT,

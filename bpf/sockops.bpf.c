@@ -76,7 +76,7 @@ static __always_inline struct sh_counters *counters(__u32 policy)
 /* The rules of the longest prefix that holds the address. */
 static __always_inline struct sh_rules *find_rules(const __u8 *addr)
 {
-	struct sh_prefix key = { .prefixlen = 128 };
+	struct sh_prefix key = {.prefixlen = 128};
 	__u32 slot = 0;
 	void *trie = bpf_map_lookup_elem(&sh_policy, &slot);
 
@@ -89,16 +89,14 @@ static __always_inline struct sh_rules *find_rules(const __u8 *addr)
 }
 
 /* The first rule whose port and direction match. */
-static __always_inline struct sh_rule *find_rule(struct sh_rules *rules,
-						 __u16 port, __u8 direction)
+static __always_inline struct sh_rule *find_rule(struct sh_rules *rules, __u16 port, __u8 direction)
 {
 	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
 		struct sh_rule *r = &rules->rule[i];
 
 		if (i >= rules->count)
 			return NULL;
-		if (r->direction & direction && port >= r->port_lo &&
-		    port <= r->port_hi)
+		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
 			return r;
 	}
 	return NULL;
@@ -117,24 +115,21 @@ static __always_inline struct sh_rule *find_rule(struct sh_rules *rules,
  * a user timeout on a socket whose keepalives are not set yet could end it for
  * one lost packet.
  */
-#define set_options(ctx, from, to)                                          \
-	({                                                                  \
-		if ((to)->idle_s != (from)->idle_s)                         \
-			set_opt(ctx, SOL_TCP, TCP_KEEPIDLE, (to)->idle_s,   \
-				SH_FAULT_SET_KEEPIDLE);                     \
-		if ((to)->interval_s != (from)->interval_s)                 \
-			set_opt(ctx, SOL_TCP, TCP_KEEPINTVL,                \
-				(to)->interval_s, SH_FAULT_SET_KEEPINTVL);  \
-		if ((to)->count != (from)->count)                           \
-			set_opt(ctx, SOL_TCP, TCP_KEEPCNT, (to)->count,     \
-				SH_FAULT_SET_KEEPCNT);                      \
-		if ((to)->keepalive != (from)->keepalive)                   \
-			set_opt(ctx, SOL_SOCKET, SO_KEEPALIVE,              \
-				(to)->keepalive, SH_FAULT_SET_KEEPALIVE);   \
-		if ((to)->user_timeout_ms != (from)->user_timeout_ms)       \
-			set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT,             \
-				(to)->user_timeout_ms,                      \
-				SH_FAULT_SET_USER_TIMEOUT);                 \
+#define set_options(ctx, from, to)                                                                \
+	({                                                                                        \
+		if ((to)->idle_s != (from)->idle_s)                                               \
+			set_opt(ctx, SOL_TCP, TCP_KEEPIDLE, (to)->idle_s, SH_FAULT_SET_KEEPIDLE); \
+		if ((to)->interval_s != (from)->interval_s)                                       \
+			set_opt(ctx, SOL_TCP, TCP_KEEPINTVL, (to)->interval_s,                    \
+				SH_FAULT_SET_KEEPINTVL);                                          \
+		if ((to)->count != (from)->count)                                                 \
+			set_opt(ctx, SOL_TCP, TCP_KEEPCNT, (to)->count, SH_FAULT_SET_KEEPCNT);    \
+		if ((to)->keepalive != (from)->keepalive)                                         \
+			set_opt(ctx, SOL_SOCKET, SO_KEEPALIVE, (to)->keepalive,                   \
+				SH_FAULT_SET_KEEPALIVE);                                          \
+		if ((to)->user_timeout_ms != (from)->user_timeout_ms)                             \
+			set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, (to)->user_timeout_ms,            \
+				SH_FAULT_SET_USER_TIMEOUT);                                       \
 	})
 
 static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
@@ -152,8 +147,7 @@ static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
 	return tp;
 }
 
-static __always_inline struct sh_rule *match(const struct sock *sk,
-					     __u8 direction)
+static __always_inline struct sh_rule *match(const struct sock *sk, __u8 direction)
 {
 	__u8 local[16], remote[16];
 	struct sh_rules *rules;
@@ -163,8 +157,8 @@ static __always_inline struct sh_rule *match(const struct sock *sk,
 	rules = find_rules(remote);
 	if (!rules)
 		return NULL;
-	port = direction == SH_OUTBOUND ? bpf_ntohs(sk->__sk_common.skc_dport) :
-					  sk->__sk_common.skc_num;
+	port = direction == SH_OUTBOUND ? bpf_ntohs(sk->__sk_common.skc_dport)
+					: sk->__sk_common.skc_num;
 	return find_rule(rules, port, direction);
 }
 
@@ -181,8 +175,7 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 	rule = match(&tp->inet_conn.icsk_inet.sk, direction);
 	if (!rule)
 		return;
-	rec = bpf_sk_storage_get(&sh_records, tp, NULL,
-				 BPF_SK_STORAGE_GET_F_CREATE);
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!rec)
 		fault(SH_FAULT_STORAGE);
 	c = counters(rule->policy);
@@ -207,18 +200,15 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 		return;
 	}
 	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
-	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
-						   BPF_SOCK_OPS_STATE_CB_FLAG |
+	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
 						   BPF_SOCK_OPS_RTO_CB_FLAG))
 		fault(SH_FAULT_CB_FLAGS);
 	if (c)
 		c->opened[direction == SH_INBOUND]++;
 }
 
-static __always_inline void emit(struct bpf_sock_ops *ctx,
-				 const struct tcp_sock *tp,
-				 const struct sh_record *rec, __u8 type,
-				 __u8 cause)
+static __always_inline void emit(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
+				 const struct sh_record *rec, __u8 type, __u8 cause)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct sock *sk = &icsk->icsk_inet.sk;
@@ -285,8 +275,7 @@ static __always_inline void closed(struct bpf_sock_ops *ctx)
 	if (c) {
 		c->closed[cause]++;
 		c->bytes_received +=
-			tp->bytes_received -
-			sock_fin_received(&tp->inet_conn.icsk_inet.sk);
+			tp->bytes_received - sock_fin_received(&tp->inet_conn.icsk_inet.sk);
 		c->bytes_acked += tp->bytes_acked;
 	}
 	if (cause != SH_CAUSE_NORMAL)
@@ -311,8 +300,7 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 	emit(ctx, tp, rec, SH_EVENT_STALL, SH_CAUSE_NORMAL);
 }
 
-SEC("sockops")
-int sh_sockops(struct bpf_sock_ops *ctx)
+SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 {
 	switch (ctx->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
@@ -334,8 +322,7 @@ int sh_sockops(struct bpf_sock_ops *ctx)
 }
 
 /* Puts what the application asks for into its wish; false: not a valid wish. */
-static __always_inline bool wish(struct sh_options *app, int level, int name,
-				 int value)
+static __always_inline bool wish(struct sh_options *app, int level, int name, int value)
 {
 	if (level == SOL_SOCKET) {
 		app->keepalive = !!value;
@@ -359,8 +346,7 @@ static __always_inline bool wish(struct sh_options *app, int level, int name,
 }
 
 /* The value of one option in a set. */
-static __always_inline int option_value(const struct sh_options *o, int level,
-					int name)
+static __always_inline int option_value(const struct sh_options *o, int level, int name)
 {
 	if (level == SOL_SOCKET)
 		return o->keepalive;
@@ -387,8 +373,8 @@ static __always_inline bool is_ours(int level, int name)
  * Kernels before 5.15 let this program rewrite only the option at hand: raise
  * it until the rule holds with the others as they are.
  */
-static __always_inline void one_alone(const struct sh_record *rec, int level,
-				      int name, struct sh_options *want)
+static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
+				      struct sh_options *want)
 {
 	const struct sh_options *now = &rec->effective;
 	__u32 room = sh_max(now->count, sh_min(rec->policed.count, SH_MIN_ROOM));
@@ -407,8 +393,8 @@ static __always_inline void one_alone(const struct sh_record *rec, int level,
 }
 
 /* Holds the bound; returns the value to set instead of the one asked for. */
-static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec,
-				int level, int name, int value)
+static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
+				int value)
 {
 	struct sh_counters *c = counters(rec->policy);
 	struct sh_options app = rec->app, next, same;
@@ -449,8 +435,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec,
 	return result;
 }
 
-SEC("cgroup/setsockopt")
-int sh_setsockopt(struct bpf_sockopt *ctx)
+SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 {
 	int level = ctx->level, name = ctx->optname, len = ctx->optlen;
 	int *optval = ctx->optval, *end = ctx->optval_end;

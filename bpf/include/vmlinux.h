@@ -12,13 +12,12 @@
 
 #include <linux/types.h>
 
-#pragma clang attribute push(__attribute__((preserve_access_index)), \
-			     apply_to = record)
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef _Bool bool;
-#define true 1
+#define true  1
 #define false 0
-#define NULL ((void *)0)
+#define NULL  ((void *)0)
 
 struct ns_common {
 	unsigned int inum;
@@ -124,8 +123,8 @@ struct inet_connection_sock {
 
 struct tcp_options_received {
 	__u32 ts_recent;
-	__u16 saw_tstamp : 1, tstamp_ok : 1, dsack : 1, wscale_ok : 1, sack_ok : 3,
-		smc_ok : 1, snd_wscale : 4, rcv_wscale : 4;
+	__u16 saw_tstamp : 1, tstamp_ok : 1, dsack : 1, wscale_ok : 1, sack_ok : 3, smc_ok : 1,
+		snd_wscale : 4, rcv_wscale : 4;
 };
 
 struct tcp_md5sig_info;

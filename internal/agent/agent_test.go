@@ -134,7 +134,7 @@ func TestManySockets(t *testing.T) {
 		for w.destroys < pool && w.now()-began < time.Minute {
 			time.Sleep(10 * time.Millisecond)
 		}
-		// Two attempts of 600 ms, then a window of 3 s; the walks take time, too.
+		// Two attempts of 625 ms, then a window of 3 s; the walks take time, too.
 		if took := w.now() - began; w.destroys != pool || took > 5*time.Second {
 			t.Errorf("%d of %d closed after %v", w.destroys, pool, took)
 		}
@@ -151,16 +151,18 @@ func TestManySockets(t *testing.T) {
 func TestLastLook(t *testing.T) {
 	bubble(t, "healed", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 10*time.Second, nil)
-		go func() {
-			time.Sleep(3 * time.Second) // the end of the window
-			w.mu.Lock()
-			w.sockets[1].heard = w.now()
-			w.mu.Unlock()
-		}()
-		w.sockets[1].attempt = func(n int) bool { return false }
+		ends := w.now() + 3*time.Second
+		looks := 0
+		w.again = func(s *fakeSocket) {
+			if w.now() == ends { // first the last look of the probe, then the one before the close
+				if looks++; looks == 2 {
+					s.heard = ends
+				}
+			}
+		}
 		r := judgeOne(t, a, w.report(id, 2*time.Second))
-		if r.Verdict == verdict.DeadPath || w.destroys != 0 {
-			t.Errorf("result %+v, %d destroyed", r, w.destroys)
+		if r.Verdict != verdict.AliveSlow || r.Action != ActionNone || w.destroys != 0 || looks != 2 {
+			t.Errorf("result %+v, %d destroyed, %d looks at the end", r, w.destroys, looks)
 		}
 	})
 	bubble(t, "the kernel refuses", func(t *testing.T, w *world, a *Agent) {

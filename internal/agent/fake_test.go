@@ -38,6 +38,7 @@ type world struct {
 	destroyErr error
 	deaf       bool
 	walkTime   time.Duration
+	again      func(*fakeSocket) // before each look of Again
 }
 
 type fakeSocket struct {
@@ -120,6 +121,9 @@ func (w *world) Again(_ *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.sockets[id.Cookie]; s != nil {
+		if w.again != nil {
+			w.again(s)
+		}
 		return w.look(s), nil
 	}
 	return conn.Snapshot{}, sockets.ErrGone

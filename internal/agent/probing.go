@@ -9,16 +9,10 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
-	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
-
-// minSpacing is the least time between two attempts: a Linux peer answers
-// out-of-window segments of one connection about every 500 ms
-// (net.ipv4.tcp_invalid_ratelimit).
-const minSpacing = 500 * time.Millisecond
 
 // probing is the work of one judgement while it runs.
 type probing struct {
@@ -31,24 +25,22 @@ type probing struct {
 	probe    verdict.Probe
 }
 
-// window returns the effective window of a policy on a connection.
-func window(p policy.Probe, srtt time.Duration) time.Duration {
-	return max(p.Window, 4*srtt+minSpacing, time.Duration(p.Attempts)*minSpacing)
-}
-
 // run makes the attempts, each with its own full time to be answered. Where the
 // agent itself was stopped meanwhile the window grows: an attempt is only over
 // when its time has passed after it was made.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	want := p.j.peer.Probe
-	win := window(want, p.last.SRTT)
-	spacing := win / time.Duration(want.Attempts)
-	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: win}
+	window, spacing := want.Schedule(p.last.SRTT)
+	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
 	for n := range want.Attempts {
+		last := n == want.Attempts-1
+		if last {
+			spacing = window - time.Duration(n)*spacing
+		}
 		if n == 2 && p.j.sweeps {
 			p.agent.sweep(p.j)
 		}
-		p.attempt(n == want.Attempts-1)
+		p.attempt(last)
 		if found, settled := p.wait(ctx, spacing); settled {
 			return p.result(found)
 		}

@@ -169,3 +169,9 @@ func trieKey(prefix netip.Prefix) sockopsShPrefix {
 	}
 	return sockopsShPrefix{Prefixlen: uint32(bits), Addr: prefix.Addr().As16()}
 }
+
+// NewInForce makes one by hand, for tests of who reads it. peers maps ids to
+// indices in pol.Peers.
+func NewInForce(pol *policy.Policy, peers map[uint32]int) *InForce {
+	return &InForce{Policy: pol, Since: conn.Now(), peers: peers}
+}

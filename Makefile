@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+
+GO ?= go
+CLANG_FORMAT ?= clang-format-19
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+GOSRC = $(shell git ls-files '*.go' | grep -v _bpfel.go)
+
+.PHONY: help build demo test test-unit fuzz bench generate check clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | column -t -s '	'
+
+build: ## Build ./bin/sockhealth (needs only Go)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sockhealth ./cmd/sockhealth
+
+demo: build ## Play the incidents on real sockets, in namespaces of their own (root)
+	./bin/sockhealth demo
+
+test: ## Run every test, those on real sockets included (root)
+	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 2 -timeout 10m ./...
+
+test-unit: ## Run the tests that need no privilege and no kernel feature
+	$(GO) test -count=1 -short ./...
+
+fuzz: ## Fuzz each fuzz target for FUZZTIME (default 20s)
+	@for pkg in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep ^Fuzz); do \
+			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(or $(FUZZTIME),20s) $$pkg || exit 1; \
+		done; done
+
+bench: ## Measure, each figure beside its rival of the same run (root)
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+generate: ## Compile the BPF programs and write their bindings (clang-19, llvm-19, libbpf-dev)
+	$(GO) generate ./internal/loader
+
+check: generate ## Demand what is committed: generated files, format, vet, module
+	$(CLANG_FORMAT) --dry-run --Werror bpf/*.c bpf/*.h bpf/include/*.h
+	@test -z "$$(gofmt -l $(GOSRC))" || { echo "gofmt -w: $$(gofmt -l $(GOSRC))"; exit 1; }
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./report
+	GOARCH=arm64 $(GO) vet ./...
+	$(GO) mod tidy -diff
+	git diff --exit-code -- internal/loader
+
+clean: ## Remove what build made
+	rm -rf bin

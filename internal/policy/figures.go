@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import "time"
+
+// Figures say what a peer's values amount to on the wire. They hold for
+// connections that have had the values since they opened and keep them.
+//
+// A kernel timer never fires early, but up to an eighth of its time late: the
+// timer wheel gets coarser with distance. Every figure that promises survival
+// is reckoned with the latest timers, every bound is given for timers on time
+// and for the latest.
+type Figures struct {
+	// IdleBound is how long after the last packet from a dead peer a
+	// connection with nothing in flight ends; never before the user timeout.
+	IdleBound, IdleBoundLatest time.Duration
+	// InFlightBound is how long after the first send of data that a dead peer
+	// does not acknowledge the connection ends, for round trips that are short
+	// beside 200 ms. A longer retransmission timeout comes on top.
+	InFlightBound, InFlightBoundLatest time.Duration
+	// LostProbes is how many keepalives in a row may be lost on a path that is
+	// then well again.
+	LostProbes int
+	// SurvivesIdle: an outage shorter than this ends no connection that has
+	// nothing in flight, whenever it begins. Up to SurvivesIdleFresh it ends
+	// none whose last packet came right before the outage. Both are less by a
+	// round trip.
+	SurvivesIdle, SurvivesIdleFresh time.Duration
+	// SurvivesInFlight: an outage shorter than this ends no connection with
+	// data in flight, whatever its round trip. SurvivesInFlightNear is the same
+	// for a retransmission timeout of 200 ms, the least, which round trips of
+	// a few milliseconds have. Both are less by a round trip.
+	SurvivesInFlight, SurvivesInFlightNear time.Duration
+	// ReportBound is how long after a timeout report a dead connection is
+	// condemned. Slow paths take longer: four round trips plus 500 ms.
+	ReportBound time.Duration
+	// SurvivesReport: a reported connection is kept where the path is well
+	// again this long after the report, however long it was down before
+	// (within the bounds above).
+	SurvivesReport time.Duration
+}
+
+// rtoMin is the least first retransmission timeout (TCP_RTO_MIN).
+const rtoMin = 200 * time.Millisecond
+
+// late is when a timer that is due after d has fired at the latest.
+func late(d time.Duration) time.Duration { return d + d/8 }
+
+// Figures reckons the peer's values.
+func (p *Peer) Figures() Figures {
+	o := p.Options
+	lost := lostProbes(o.UserTimeout, o.Idle, o.Interval)
+	idle := idleBound(o.UserTimeout, o.Idle, o.Interval)
+	window, spacing := p.Probe.Schedule(0)
+	return Figures{
+		IdleBound:       idle,
+		IdleBoundLatest: late(idle),
+		InFlightBound:   o.UserTimeout + rtoMin,
+		// A tail loss probe may put off the first retransmission timeout by
+		// as much again.
+		InFlightBoundLatest:  late(o.UserTimeout + 2*rtoMin),
+		LostProbes:           lost,
+		SurvivesIdle:         time.Duration(lost) * o.Interval,
+		SurvivesIdleFresh:    o.Idle + time.Duration(lost)*o.Interval,
+		SurvivesInFlight:     o.UserTimeout * 4 / 9,
+		SurvivesInFlightNear: lastRetransmission(o.UserTimeout, rtoMin),
+		ReportBound:          window,
+		SurvivesReport:       time.Duration(p.Probe.Attempts-1) * spacing,
+	}
+}
+
+// idleBound: the keepalive timer fires idle after the last packet and then
+// every interval. Each time it first ends the connection where at least one
+// probe is unanswered and the last packet is as old as the user timeout, and
+// sends a probe otherwise; the keepalive count does not matter beside a user
+// timeout (tcp_keepalive_timer, kernel-facts T2, T6). So the end comes with the
+// first firing after the first probe that is not before the user timeout.
+func idleBound(userTimeout, idle, interval time.Duration) time.Duration {
+	beyond := max(userTimeout-idle, 1)
+	steps := (beyond + interval - 1) / interval
+	return idle + steps*interval
+}
+
+// lostProbes: k lost probes are survived where the next one, due at
+// idle + k x interval, is sent before the user timeout has passed
+// (kernel-facts T7), also when its timer is late.
+//
+// It follows that no outage shorter than k x interval hurts: k+1 probes in a
+// row span at least that, so that it swallows at most k of them. An outage that
+// begins right after a packet has the whole idle time before the first probe
+// besides.
+func lostProbes(userTimeout, idle, interval time.Duration) int {
+	// The most k with 9/8 x (idle + k x interval) < userTimeout. The first
+	// probe is always sent.
+	return max(int(((8*userTimeout-1)/9-idle)/interval), 0)
+}
+
+// lastRetransmission returns when, counted from the first send, the last
+// retransmission is surely sent. With a timeout of rto they are due at
+// rto x (1, 3, 7, 15, ...); the user timeout counts from the first of them
+// (tcp_retransmit_timer, retransmits_timed_out), and a timer that finds it
+// passed ends the connection instead. An outage that begins with the send and
+// is over by then is survived (kernel-facts T8).
+//
+// For any rto: where t is the last and the next, due at 2t + rto, is not sure,
+// 9/8 x (2t + rto - rto) >= user timeout, so that t >= 4/9 x user timeout.
+func lastRetransmission(userTimeout, rto time.Duration) time.Duration {
+	last := rto
+	for next := 2*last + rto; late(next-rto) < userTimeout; next = 2*last + rto {
+		last = next
+	}
+	return last
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net/netip"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+// Match returns the peer that a connection belongs to, as the BPF programs
+// find it: longest prefix, then the first rule whose port and direction match.
+// The service's port is remote's for outbound connections and localPort for
+// inbound ones; the other one does not matter. An IPv4-mapped remote address
+// means its IPv4 address.
+func (p *Policy) Match(remote netip.AddrPort, localPort uint16, direction conn.Direction) (*Peer, bool) {
+	switch direction {
+	case conn.Outbound:
+		return p.match(remote.Addr(), remote.Port(), direction)
+	case conn.Inbound:
+		return p.match(remote.Addr(), localPort, direction)
+	}
+	return nil, false
+}
+
+func (p *Policy) match(addr netip.Addr, port uint16, direction conn.Direction) (*Peer, bool) {
+	if p.table == nil {
+		return nil, false
+	}
+	rules, _ := p.table.Lookup(addr.Unmap())
+	for _, r := range rules {
+		if r.Directions.Has(direction) && r.PortLo <= port && port <= r.PortHi {
+			return &p.Peers[r.Peer], true
+		}
+	}
+	return nil, false
+}

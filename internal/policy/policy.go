@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+// Limits of a policy. MaxRules, MaxPrefixes and MaxPeers are those of the BPF
+// programs (SH_MAX_* in sockhealth.h).
+const (
+	MaxSize     = 1 << 20 // bytes of a policy file
+	MaxRules    = 64      // rules of one prefix, its ancestors' included
+	MaxPrefixes = 16384   // prefixes of one policy, as Compile counts them
+	MaxPeers    = 1024    // peers of one policy
+)
+
+// Policy is a policy file that was found right. The zero value matches nothing.
+type Policy struct {
+	// File is the name it was parsed under.
+	File string
+	// Revision is a short hash of the file's content: 12 hexadecimal digits.
+	Revision string
+	// Peers stand in the order of the file. Rule.Peer is an index into it.
+	Peers []Peer
+
+	prefixes []Prefix
+	table    *bart.Table[[]Rule]
+}
+
+// Peer is one entry of the file with the defaults filled in.
+type Peer struct {
+	// Name is unique in the file and fit for a metric's label.
+	Name string
+	// Line is where the entry starts in the file.
+	Line int
+	// Options are the values the sockets get. KeepAlive is always true.
+	Options conn.Options
+	Probe   Probe
+	// Directions are the directions the entry speaks of, never 0.
+	Directions Directions
+	// Ports are the service's ports, sorted and apart from each other; empty
+	// means every port.
+	Ports []PortRange
+	// CIDRs is never empty. An IPv4 prefix is never written as an IPv6 one.
+	CIDRs []CIDR
+	// Except are taken out of CIDRs, each inside at least one of them.
+	Except []CIDR
+}
+
+// Probe says how long, and how often, a connection is asked before it is
+// condemned.
+type Probe struct {
+	Window   time.Duration // whole milliseconds, at least Attempts x 500 ms
+	Attempts int           // at least 1
+}
+
+// AnswerTime is the least time between two attempts, and the least time that the
+// last one has to be answered: a Linux peer answers the out-of-window segments
+// of one connection about every 500 ms (net.ipv4.tcp_invalid_ratelimit).
+const AnswerTime = 500 * time.Millisecond
+
+// Schedule returns the window that is kept on a connection with this smoothed
+// round trip, and the time from one attempt to the next: the last attempt
+// leaves AnswerTime before the window ends.
+func (p Probe) Schedule(roundTrip time.Duration) (window, spacing time.Duration) {
+	window = max(p.Window, 4*roundTrip+AnswerTime)
+	if p.Attempts < 2 {
+		return window, window
+	}
+	return window, (window - AnswerTime) / time.Duration(p.Attempts-1)
+}
+
+// CIDR is a prefix and where it stands in the file.
+type CIDR struct {
+	Prefix       netip.Prefix
+	Line, Column int
+}
+
+// PortRange is an inclusive range of ports.
+type PortRange struct {
+	Lo, Hi uint16
+}
+
+// String returns "7100" or "7100-7199".
+func (r PortRange) String() string {
+	if r.Lo == r.Hi {
+		return fmt.Sprint(r.Lo)
+	}
+	return fmt.Sprintf("%d-%d", r.Lo, r.Hi)
+}
+
+// Directions is a set of conn.Direction values, bit by bit as in the BPF
+// programs.
+type Directions uint8
+
+// Both holds outbound and inbound connections.
+const Both = Directions(conn.Outbound) | Directions(conn.Inbound)
+
+// Has reports whether the set holds one direction.
+func (d Directions) Has(one conn.Direction) bool { return d&Directions(one) != 0 }
+
+// String returns "outbound", "inbound", "both" or "none".
+func (d Directions) String() string {
+	switch d {
+	case 0:
+		return "none"
+	case Both:
+		return "both"
+	}
+	return conn.Direction(d).String()
+}
+
+// Parse reads a policy. The file name is used in messages only. An error is
+// always an *Errors with every mistake that was found; mistakes of YAML's own
+// syntax end the search at the first.
+func Parse(filename string, b []byte) (*Policy, error) {
+	d := &decoder{file: filename}
+	f := d.read(b)
+	if f != nil {
+		d.check(f)
+	}
+	if len(d.errs.List) > 0 {
+		d.errs.sort()
+		return nil, &d.errs
+	}
+	sum := sha256.Sum256(b)
+	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6])}
+	for _, e := range f.peers {
+		p.Peers = append(p.Peers, e.peer())
+	}
+	p.index()
+	return p, nil
+}
+
+// Load reads and parses the file at path. It reads no more than MaxSize bytes;
+// a larger file is ErrTooLarge. A file that was read but is not right gives an
+// *Errors.
+func Load(path string) (*Policy, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if len(b) > MaxSize {
+		return nil, fmt.Errorf("read policy %q: %w: more than %d bytes", path, ErrTooLarge, MaxSize)
+	}
+	return Parse(path, b)
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Ranges of the kernel (kernel-facts T13) and of the probe.
+const (
+	maxKeepalive   = 32767 * time.Second
+	maxCount       = 127
+	maxUserTimeout = (1<<31 - 1) * time.Millisecond
+	probeSpacing   = 500 * time.Millisecond // kernel-facts P5
+	maxWindow      = time.Minute
+	maxAttempts    = int(maxWindow / probeSpacing)
+)
+
+// file is the whole file before it is checked as a whole.
+type file struct {
+	at       pos
+	version  pos
+	peersAt  pos
+	defaults settings
+	peers    []*entry
+}
+
+// entry is one peer before it is checked. The bad flags say that a list
+// lacks elements that were refused.
+type entry struct {
+	at              pos
+	name            string
+	nameAt, cidrsAt pos
+	cidrs, except   []CIDR
+	cidrsBad        bool
+	ports           []PortRange
+	portsBad        bool
+	settings        settings
+}
+
+// fileFields are the keys of the file.
+func (d *decoder) fileFields(f *file) []field {
+	return []field{
+		{name: "version", want: "1", read: func(n *yaml.Node) { f.version = at(n); d.version(n) }},
+		{name: "defaults", sub: d.settingFields(&f.defaults)},
+		{name: "limits", later: "remove it"},
+		{name: "peers", want: "1 to 1024 entries", read: func(n *yaml.Node) { f.peersAt = at(n); d.peers(n, f) }},
+	}
+}
+
+// peerFields are the keys of one peer.
+func (d *decoder) peerFields(e *entry) []field {
+	fields := []field{
+		{name: "name", want: "1 to 63 of a-z, 0-9, _, ., -", read: func(n *yaml.Node) { d.name(n, e) }},
+		{name: "cidrs", want: "1 or more", read: func(n *yaml.Node) { d.cidrs(n, e) }},
+		{name: "except", def: "none", want: "inside cidrs", read: func(n *yaml.Node) { d.except(n, e) }},
+		{name: "ports", def: "all", want: "1 to 65535", read: func(n *yaml.Node) { d.ports(n, e) }},
+		{name: "app_probe", later: "remove it, a connection is probed in its path only"},
+	}
+	return append(fields, d.settingFields(&e.settings)...)
+}
+
+// settingFields are the keys of defaults, and of each peer.
+func (d *decoder) settingFields(s *settings) []field {
+	b := builtin()
+	keepalive := []field{
+		{name: "idle", def: short(b.idle.value), want: "1s to 32767s",
+			read: duration(d, &s.idle, "keepalive idle", time.Second, maxKeepalive, time.Second)},
+		{name: "interval", def: short(b.interval.value), want: "1s to 32767s",
+			read: duration(d, &s.interval, "keepalive interval", time.Second, maxKeepalive, time.Second)},
+		{name: "count", def: strconv.Itoa(b.count.value), want: "1 to 127",
+			read: number(d, &s.count, "keepalive count", 1, maxCount)},
+	}
+	probe := []field{
+		{name: "window", def: short(b.window.value), want: "500ms to 1m",
+			read: duration(d, &s.window, "probe window", probeSpacing, maxWindow, time.Millisecond)},
+		{name: "attempts", def: strconv.Itoa(b.attempts.value), want: "1 to 120",
+			read: number(d, &s.attempts, "probe attempts", 1, maxAttempts)},
+	}
+	return []field{
+		{name: "user_timeout", def: short(b.userTimeout.value), want: "1ms to 2147483647ms",
+			read: duration(d, &s.userTimeout, "user_timeout", time.Millisecond, maxUserTimeout, time.Millisecond)},
+		{name: "keepalive", sub: keepalive},
+		{name: "direction", def: b.directions.value.String(), want: "outbound, inbound, both",
+			read: func(n *yaml.Node) { d.direction(n, s) }},
+		d.fixed("app_override", "tighten", "enforce", "allow"),
+		d.fixed("existing", "ignore", "adopt"),
+		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
+		d.fixed("connect_timeout", "off"),
+		{name: "probe", sub: probe},
+		d.fixed("silence", "off"),
+		d.fixed("close_silent_after", "off"),
+		d.fixed("action", "close", "observe"),
+	}
+}
+
+// fixed is a key with one value so far. The later ones, or a duration where
+// the one is off, are refused as not supported yet.
+func (d *decoder) fixed(name, only string, later ...string) field {
+	return field{name: name, def: only, want: only, read: func(n *yaml.Node) {
+		text, ok := d.scalar(n, name)
+		if !ok || text == only {
+			return
+		}
+		for _, word := range later {
+			if text == word {
+				d.errorf(at(n), "%s %s is not supported yet: write %s", name, text, only)
+				return
+			}
+		}
+		if _, err := time.ParseDuration(text); err == nil && only == "off" {
+			d.errorf(at(n), "%s %s is not supported yet: write off", name, text)
+			return
+		}
+		d.errorf(at(n), "%s %s is unknown: write %s", name, quote(text), only)
+	}}
+}
+
+func (d *decoder) version(n *yaml.Node) {
+	if text, ok := d.scalar(n, "version"); ok && (n.Tag != "!!int" || text != "1") {
+		d.errorf(at(n), "version %s is unknown: write version: 1", quote(text))
+	}
+}
+
+func (d *decoder) peers(n *yaml.Node, f *file) {
+	nodes, ok := d.list(n, "peers")
+	if !ok {
+		return
+	}
+	if len(nodes) == 0 {
+		d.errorf(at(n), "peers is empty: add a peer with name and cidrs")
+	}
+	if len(nodes) > MaxPeers {
+		d.errorf(at(nodes[MaxPeers]), "peer %d of %d is above the limit of %d: give one peer several cidrs", MaxPeers+1, len(nodes), MaxPeers)
+	}
+	for _, one := range nodes {
+		e := &entry{at: at(one)}
+		if d.mapping(one, "a peer", d.peerFields(e)) {
+			f.peers = append(f.peers, e)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+// setting is one value and where it was given; a zero place means it was
+// inherited. A bad value has been reported and takes part in no further check.
+type setting[T any] struct {
+	value T
+	at    pos
+	bad   bool
+}
+
+func (s setting[T]) given() bool { return s.at != pos{} }
+
+// settings are the keys that may stand in defaults and in a peer.
+type settings struct {
+	userTimeout, idle, interval setting[time.Duration]
+	count                       setting[int]
+	window                      setting[time.Duration]
+	attempts                    setting[int]
+	directions                  setting[Directions]
+}
+
+// builtin are the values where the file gives none.
+func builtin() settings {
+	return settings{
+		userTimeout: setting[time.Duration]{value: 15 * time.Second},
+		idle:        setting[time.Duration]{value: 5 * time.Second},
+		interval:    setting[time.Duration]{value: 2 * time.Second},
+		count:       setting[int]{value: 5},
+		window:      setting[time.Duration]{value: 3 * time.Second},
+		attempts:    setting[int]{value: 5},
+		directions:  setting[Directions]{value: Both},
+	}
+}
+
+// over fills what s does not give from below. The filled values count as
+// inherited.
+func (s settings) over(below settings) settings {
+	inherit(&s.userTimeout, below.userTimeout)
+	inherit(&s.idle, below.idle)
+	inherit(&s.interval, below.interval)
+	inherit(&s.count, below.count)
+	inherit(&s.window, below.window)
+	inherit(&s.attempts, below.attempts)
+	inherit(&s.directions, below.directions)
+	return s
+}
+
+func inherit[T any](s *setting[T], below setting[T]) {
+	if !s.given() {
+		*s = setting[T]{value: below.value, bad: below.bad}
+	}
+}
+
+func (s settings) options() conn.Options {
+	return conn.Options{
+		KeepAlive: true, Idle: s.idle.value, Interval: s.interval.value,
+		Count: s.count.value, UserTimeout: s.userTimeout.value,
+	}
+}
+
+// combinations refuses values that are right each alone but let few lost
+// packets kill a healthy connection. It looks only at combinations of which at
+// least one part is given here: inherited ones are reported where they stand.
+func (d *decoder) combinations(s settings) {
+	d.keepaliveFits(s)
+	d.attemptsFit(s)
+}
+
+// keepaliveFits: the user timeout overrides the keepalive count (kernel-facts
+// T6), so that k lost probes are survived only above idle + k x interval (T7).
+func (d *decoder) keepaliveFits(s settings) {
+	if s.userTimeout.bad || s.idle.bad || s.interval.bad || s.count.bad {
+		return
+	}
+	where, ok := firstGiven(s.userTimeout.at, s.count.at, s.interval.at, s.idle.at)
+	need := s.idle.value + time.Duration(s.count.value)*s.interval.value
+	if !ok || s.userTimeout.value >= need {
+		return
+	}
+	remedy := "raise user_timeout to " + short(need) + " or shorten keepalive"
+	if need > maxUserTimeout {
+		remedy = "shorten keepalive, user_timeout ends at " + limit(maxUserTimeout)
+	}
+	d.errorf(where, "user_timeout %s is below keepalive idle %s + count %d x interval %s = %s, so that few lost packets kill a healthy connection: %s",
+		short(s.userTimeout.value), short(s.idle.value), s.count.value, short(s.interval.value), short(need), remedy)
+}
+
+// attemptsFit: a peer answers about one probe per 500 ms (kernel-facts P5).
+func (d *decoder) attemptsFit(s settings) {
+	if s.window.bad || s.attempts.bad {
+		return
+	}
+	where, ok := firstGiven(s.window.at, s.attempts.at)
+	need := time.Duration(s.attempts.value) * probeSpacing
+	if !ok || s.window.value >= need {
+		return
+	}
+	d.errorf(where, "probe window %s is below attempts %d x %s = %s, and a peer answers no faster: raise window to %[4]s or lower attempts to %[5]d",
+		short(s.window.value), s.attempts.value, short(probeSpacing), short(need), s.window.value/probeSpacing)
+}
+
+// firstGiven returns the first place that is not nowhere.
+func firstGiven(places ...pos) (pos, bool) {
+	for _, p := range places {
+		if p != (pos{}) {
+			return p, true
+		}
+	}
+	return pos{}, false
+}
