@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package labtest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// dialTimeout bounds connects and accepts that ought to succeed.
+const dialTimeout = 10 * time.Second
+
+// Listen listens on a literal address inside ns, without Go's own keepalive on
+// what it accepts and without Multipath TCP. Port 0 takes a free one; [::]
+// takes IPv4 clients, too, as IPv4-mapped sockets.
+func Listen(t testing.TB, ns *netns.NS, addr netip.AddrPort) *net.TCPListener {
+	t.Helper()
+	cfg := net.ListenConfig{KeepAlive: -1}
+	cfg.SetMultipathTCP(false)
+	network := "tcp"
+	if !addr.Addr().IsUnspecified() {
+		network = version(addr)
+	}
+	var ln net.Listener
+	err := ns.Do(func() (err error) {
+		ln, err = cfg.Listen(context.Background(), network, addr.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln.(*net.TCPListener)
+}
+
+// Accept takes the listener's next connection.
+func Accept(t testing.TB, ln *net.TCPListener) *net.TCPConn {
+	t.Helper()
+	if err := ln.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ln.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Dialer opens connections from inside a namespace.
+type Dialer struct {
+	NS    *netns.NS
+	Local netip.AddrPort // zero: the kernel's choice; with Mapped, of its port alone
+	// KeepAlive leaves Go's own keepalive options on, which are off otherwise.
+	KeepAlive bool
+	// Mapped connects an AF_INET6 socket to the IPv4 address, as ::ffff:a.b.c.d.
+	Mapped bool
+	// Setup, if any, gets the socket before it is bound and connected.
+	Setup func(fd int) error
+	// Timeout of the connect; 0 means 10 s.
+	Timeout time.Duration
+}
+
+// Dial opens a connection without Go's keepalive. A zero local address is the
+// kernel's choice.
+func Dial(t testing.TB, ns *netns.NS, local, remote netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	return Dialer{NS: ns, Local: local}.Dial(t, remote)
+}
+
+// Dial opens a connection or ends the test.
+func (d Dialer) Dial(t testing.TB, remote netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	c, err := d.Try(remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Try opens a connection, which the caller closes. The error is package net's.
+func (d Dialer) Try(remote netip.AddrPort) (*net.TCPConn, error) {
+	nd := net.Dialer{KeepAlive: -1, Timeout: d.Timeout}
+	if d.KeepAlive {
+		nd.KeepAlive = 0
+	}
+	if nd.Timeout == 0 {
+		nd.Timeout = dialTimeout
+	}
+	if d.Setup != nil {
+		nd.Control = func(_, _ string, raw syscall.RawConn) error {
+			var err error
+			return errors.Join(raw.Control(func(fd uintptr) { err = d.Setup(int(fd)) }), err)
+		}
+	}
+	network := version(remote)
+	switch {
+	case d.Mapped:
+		// An unspecified IPv6 source makes package net take AF_INET6.
+		network, nd.LocalAddr = "tcp", &net.TCPAddr{IP: net.IPv6unspecified, Port: int(d.Local.Port())}
+	case d.Local.IsValid():
+		nd.LocalAddr = net.TCPAddrFromAddrPort(d.Local)
+	}
+	var c net.Conn
+	err := d.NS.Do(func() (err error) {
+		c, err = nd.Dial(network, remote.String())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+func version(a netip.AddrPort) string {
+	if a.Addr().Is4() {
+		return "tcp4"
+	}
+	return "tcp6"
+}
+
+// Pair is a connection from the lab's client to its server over IPv4, with no
+// option set on either end. Port 0 takes a free one.
+func Pair(t testing.TB, l *lab.Lab, port uint16) (client, server *net.TCPConn) {
+	t.Helper()
+	return PairTo(t, Dialer{NS: l.Client}, l.Server, netip.AddrPortFrom(l.ServerAddr4, port))
+}
+
+// PairTo is a connection by d to a listener inside ns that accepts it alone.
+func PairTo(t testing.TB, d Dialer, ns *netns.NS, addr netip.AddrPort) (client, server *net.TCPConn) {
+	t.Helper()
+	ln := Listen(t, ns, addr)
+	defer ln.Close()
+	client = d.Dial(t, Addr(ln.Addr()))
+	return client, Accept(t, ln)
+}
+
+// Addr is a net.Addr of package net's TCP types, unmapped.
+func Addr(a net.Addr) netip.AddrPort {
+	ap := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

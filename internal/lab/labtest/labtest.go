@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package labtest
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// Root skips the test without root, or fails it where it must run.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		SkipOrFail(t, "needs root to make network namespaces and cgroups")
+	}
+}
+
+// SkipOrFail ends the test: skipped, or failed where CI=true or
+// SOCKHEALTH_MUST_RUN=1 says that it must run.
+func SkipOrFail(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" || os.Getenv("SOCKHEALTH_MUST_RUN") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+// New builds a lab for this test.
+func New(t testing.TB, opts lab.Options) *lab.Lab {
+	t.Helper()
+	Root(t)
+	l, err := lab.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close lab: %v", err)
+		}
+	})
+	return l
+}
+
+// Netns makes a namespace for this test, with nothing but its loopback device.
+func Netns(t testing.TB) *netns.NS {
+	t.Helper()
+	Root(t)
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// Cgroup makes a cgroup for this test. The test's process is not in it.
+func Cgroup(t testing.TB) *lab.Cgroup {
+	t.Helper()
+	Root(t)
+	c, err := lab.NewCgroup("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close cgroup: %v", err)
+		}
+	})
+	return c
+}
+
+// Enter moves the test's whole process into the cgroup until the test ends.
+func Enter(t testing.TB, c *lab.Cgroup) {
+	t.Helper()
+	if err := c.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Leave(); err != nil {
+			t.Errorf("leave cgroup: %v", err)
+		}
+	})
+}
+
+// Fault takes what a lab's Drop and its kin return, and heals the fault when
+// the test ends: labtest.Fault(t)(l.DropPort(7100)).
+func Fault(t testing.TB) func(*lab.Fault, error) *lab.Fault {
+	return func(f *lab.Fault, err error) *lab.Fault {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Heal() })
+		return f
+	}
+}
+
+// Counter takes what a lab's Count returns: labtest.Counter(t)(l.Count(m)).
+func Counter(t testing.TB) func(*lab.Counter, error) *lab.Counter {
+	return func(c *lab.Counter, err error) *lab.Counter {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+}
+
+// Packets reads a *lab.Fault or a *lab.Counter.
+func Packets(t testing.TB, c interface{ Packets() (uint64, error) }) uint64 {
+	t.Helper()
+	n, err := c.Packets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Heal ends a fault now.
+func Heal(t testing.TB, f *lab.Fault) {
+	t.Helper()
+	if err := f.Heal(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually waits until cond is true and ends the test after the timeout with
+// what was waited for.
+func Eventually(t testing.TB, timeout time.Duration, cond func() bool, what string) {
+	t.Helper()
+	for deadline := time.Now().Add(timeout); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s in vain: %s", timeout, what)
+		}
+	}
+}
+
+// NoLeak fails the test if it ends with other descriptors than it began with.
+// Call it first, so that it looks last.
+func NoLeak(t testing.TB) {
+	t.Helper()
+	before := descriptors(t)
+	t.Cleanup(func() {
+		for fd, target := range descriptors(t) {
+			if before[fd] != target {
+				t.Errorf("descriptor %s leaked: %s", fd, target)
+			}
+		}
+	})
+}
