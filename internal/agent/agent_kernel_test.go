@@ -156,6 +156,9 @@ func TestDeadPathIdle(t *testing.T) {
 	exchange(t, bystander, bystanderPeer)
 	labtest.Fault(t)(b.StateLoss(labtest.Addr(client.LocalAddr()), labtest.Addr(client.RemoteAddr())))
 	b.silent(t, b.Client, client, 1200*time.Millisecond)
+	// That a new connection to the same address works is no sign of life.
+	ln := labtest.Listen(t, b.Server, labtest.Addr(client.RemoteAddr()))
+	labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
 	r := b.judge(t, report(b.Client, client, time.Second))
 	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
 	if r.Policy != "server" || r.Evidence.ProbesSent < 3 || r.Duration < 1500*time.Millisecond {
@@ -298,9 +301,10 @@ func TestNotTheirs(t *testing.T) {
 	} {
 		r := good
 		spoil(&r)
-		results, err := b.agent.Judge(context.Background(), r)
-		if err != nil || len(results) != 0 {
-			t.Errorf("%s: results %v, error %v; want none", name, results, err)
+		got := b.judge(t, r)
+		if got.Verdict != verdict.Gone || got.Reason != verdict.ReasonNotFound || got.Action != agent.ActionNone ||
+			got.Evidence != (verdict.Evidence{}) || got.Policy != "" {
+			t.Errorf("%s: %+v; want gone, and nothing about the socket", name, got)
 		}
 	}
 	// By cookie, and by local address alone, the right caller is heard.
@@ -314,6 +318,23 @@ func TestNotTheirs(t *testing.T) {
 		}
 	}
 	wantAborted(t, client) // although whoever asked has left
+}
+
+// TestInboundGone: after an inbound connection has ended, its tuple finds the
+// listener, which is left alone.
+func TestInboundGone(t *testing.T) {
+	b := newBed(t, patient)
+	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 0))
+	client := labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+	server := labtest.Accept(t, ln)
+	r := report(b.Server, server, time.Second)
+	wantVerdict(t, b.judge(t, r), verdict.AliveSlow, "", agent.ActionNone)
+	client.Close()
+	io.ReadAll(server)
+	server.Close()
+	labtest.Eventually(t, late, func() bool { return b.judge(t, r).Verdict == verdict.Gone }, "the verdict gone")
+	again := labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+	wantWorks(t, again, labtest.Accept(t, ln))
 }
 
 func canceled() context.Context {

@@ -93,6 +93,17 @@ func TestLostProbes(t *testing.T) {
 	}
 }
 
+// TestAnswerInTheSameTick: the ACK of the request came just now, and the peer
+// answers the first attempt only, at once.
+func TestAnswerInTheSameTick(t *testing.T) {
+	bubble(t, "same tick", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 0, func(n int) bool { return n == 1 })
+		if r := judgeOne(t, a, w.report(id, time.Millisecond)); r.Verdict != verdict.AliveSlow || w.destroys != 0 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroys)
+		}
+	})
+}
+
 // TestJoin: many reports about one socket are one judgement and one close.
 func TestJoin(t *testing.T) {
 	bubble(t, "join", func(t *testing.T, w *world, a *Agent) {
@@ -134,7 +145,7 @@ func TestManySockets(t *testing.T) {
 		for w.destroys < pool && w.now()-began < time.Minute {
 			time.Sleep(10 * time.Millisecond)
 		}
-		// Two attempts of 625 ms, then a window of 3 s; the walks take time, too.
+		// Two attempts of 650 ms, then a window of 3 s; the walks take time, too.
 		if took := w.now() - began; w.destroys != pool || took > 5*time.Second {
 			t.Errorf("%d of %d closed after %v", w.destroys, pool, took)
 		}

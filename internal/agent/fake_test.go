@@ -91,7 +91,7 @@ func (w *world) look(s *fakeSocket) conn.Snapshot {
 	snap.Taken = w.now()
 	snap.PacketAge = w.now() - s.heard
 	snap.DataAge = snap.PacketAge + time.Minute
-	snap.PacketStamp = uint32(s.heard / time.Millisecond)
+	snap.PacketStamp = uint32(s.heard / (4 * time.Millisecond)) // ticks of HZ=250
 	return snap
 }
 

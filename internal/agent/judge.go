@@ -30,8 +30,8 @@ type call struct {
 }
 
 // Judge answers a report: the socket it names is judged and, where the evidence
-// condemns it, closed. It returns no result where the caller holds no such
-// socket; a socket of another user counts as none. It blocks up to the probe
+// condemns it, closed. Where the caller holds no such socket the verdict is
+// Gone; a socket of another user counts as none. It blocks up to the probe
 // window; when ctx ends first the judgement goes on and its verdict is logged.
 //
 // Errors wrap ErrForbidden, ErrBusy or ErrStopped, or come from the kernel.
@@ -39,22 +39,27 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 	if !a.covers(r.Caller.NS) {
 		return nil, fmt.Errorf("judge report: %w", ErrForbidden)
 	}
+	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
 	s, err := a.find(r)
-	if errors.Is(err, sockets.ErrGone) {
-		return nil, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, sockets.ErrGone) {
 		return nil, fmt.Errorf("judge report: %w", err)
 	}
-	if s.UID != r.Caller.UID || !r.agrees(&s) {
-		return nil, nil
+	if err != nil || s.UID != r.Caller.UID || !r.agrees(&s) {
+		return []Result{a.none(c, &r)}, nil
 	}
-	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
 	result, err := a.judge(ctx, c, s)
 	if err != nil {
 		return nil, fmt.Errorf("judge %s: %w", s.ID, err)
 	}
 	return []Result{result}, nil
+}
+
+// none answers a report about a socket that is not there, in its own words.
+func (a *Agent) none(c *call, r *Report) Result {
+	id := conn.ID{Netns: c.ns.Inode(), Local: r.Local, Remote: r.Peer, Cookie: r.Cookie}
+	w := &weighing{call: c, began: a.Now(), in: verdict.Input{Sent: c.sent}}
+	w.in.Before.Snapshot.ID = id
+	return a.conclude(w, verdict.Decide(w.in))
 }
 
 // find looks for the socket that the report names.

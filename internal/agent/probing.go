@@ -32,6 +32,9 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	want := p.j.peer.Probe
 	window, spacing := want.Schedule(p.last.SRTT)
 	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
+	if p.last.PacketAge < settle {
+		pause(ctx, settle)
+	}
 	for n := range want.Attempts {
 		last := n == want.Attempts-1
 		if last {
@@ -46,6 +49,20 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 		}
 	}
 	return p.result(true)
+}
+
+// settle is a few of the kernel's ticks: an answer within the tick of the segment
+// before it would go unnoticed, since stamps are in ticks.
+const settle = 40 * time.Millisecond
+
+// pause waits, or returns early when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // result sums up. Of keepalives and retransmissions the kernel's own count is
@@ -130,9 +147,9 @@ func (p *probing) wait(ctx context.Context, d time.Duration) (found, settled boo
 	defer timer.Stop()
 	<-timer.C
 	for i, left := 0, d; left > 0; i++ {
-		pause := min(pauses[min(i, len(pauses)-1)], left)
-		left -= pause
-		timer.Reset(pause)
+		d := min(pauses[min(i, len(pauses)-1)], left)
+		left -= d
+		timer.Reset(d)
 		select {
 		case <-ctx.Done():
 			return true, true

@@ -56,7 +56,7 @@ func TestFiguresMeasured(t *testing.T) {
 		InFlightBound: 15200 * ms, InFlightBoundLatest: 17325 * ms,
 		LostProbes: 4, SurvivesIdle: 8 * s, SurvivesIdleFresh: 13 * s,
 		SurvivesInFlight: 15 * s * 4 / 9, SurvivesInFlightNear: 12600 * ms,
-		ReportBound: 3 * s, SurvivesReport: 2500 * ms,
+		ReportBound: 3 * s, SurvivesReport: 2600 * ms,
 	}
 	if f != want {
 		t.Errorf("the defaults:\n%+v, want\n%+v", f, want)

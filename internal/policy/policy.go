@@ -65,20 +65,28 @@ type Probe struct {
 	Attempts int           // at least 1
 }
 
-// AnswerTime is the least time between two attempts, and the least time that the
-// last one has to be answered: a Linux peer answers the out-of-window segments
-// of one connection about every 500 ms (net.ipv4.tcp_invalid_ratelimit).
-const AnswerTime = 500 * time.Millisecond
+// MinSpacing is the least time between two attempts: a Linux peer answers the
+// out-of-window segments of one connection no more often
+// (net.ipv4.tcp_invalid_ratelimit).
+const MinSpacing = 500 * time.Millisecond
+
+// answerTime is the least time that the last attempt has to be answered. It is
+// shorter than MinSpacing, so that even the shortest window spaces its attempts
+// by a little more than the peer's limit: of two that arrive a tick too close
+// the second stays unanswered.
+const answerTime = 400 * time.Millisecond
 
 // Schedule returns the window that is kept on a connection with this smoothed
-// round trip, and the time from one attempt to the next: the last attempt
-// leaves AnswerTime before the window ends.
+// round trip, and the time from one attempt to the next. The last attempt
+// leaves early enough that its answer, too, comes within the window.
 func (p Probe) Schedule(roundTrip time.Duration) (window, spacing time.Duration) {
-	window = max(p.Window, 4*roundTrip+AnswerTime)
-	if p.Attempts < 2 {
+	gaps := time.Duration(p.Attempts - 1)
+	answer := max(answerTime, 2*roundTrip)
+	window = max(p.Window, 4*roundTrip+MinSpacing, gaps*MinSpacing+answer)
+	if gaps == 0 {
 		return window, window
 	}
-	return window, (window - AnswerTime) / time.Duration(p.Attempts-1)
+	return window, (window - answer) / gaps
 }
 
 // CIDR is a prefix and where it stands in the file.
