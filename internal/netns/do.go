@@ -12,8 +12,9 @@ import (
 
 // Do runs fn inside the namespace, on the calling goroutine, and returns fn's
 // error as it is. Sockets and namespace descriptors made by fn stay in the
-// namespace for good. It costs about as much as three opens of a file, or one
-// where the calling thread is in the namespace already.
+// namespace for good, and a process started by fn is born in it. It costs about
+// as much as three opens of a file, or one where the calling thread is in the
+// namespace already.
 //
 // The goroutine keeps its thread to itself meanwhile. fn must not start
 // goroutines that expect the namespace, nor use what does so by itself:

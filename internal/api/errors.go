@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import "errors"
+
+// The errors that callers tell apart.
+var (
+	// ErrUnreachable says that no agent answers on the admin socket.
+	ErrUnreachable = errors.New("agent unreachable")
+	// ErrPermission says that only root may ask.
+	ErrPermission = errors.New("permission denied")
+	// ErrHeld says that another agent holds the run directory.
+	ErrHeld = errors.New("run directory held by another agent")
+)

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names in the run directory.
+const (
+	ReportSocket = "report.sock"
+	AdminSocket  = "admin.sock"
+	lockFile     = "lock"
+)
+
+// maxSocketPath is what fits into sockaddr_un with its closing NUL.
+const maxSocketPath = 107
+
+// RunDir is the directory of the agent's sockets, held by a lock that the
+// kernel lets go of when the agent dies.
+type RunDir struct {
+	path    string
+	lock    *os.File
+	sockets []string
+}
+
+// OpenRunDir makes the directory (mode 0755) where there is none, and takes its
+// lock. The error wraps ErrHeld where another agent has it, and names its pid.
+// A directory in which other users could replace the sockets is refused.
+func OpenRunDir(path string) (*RunDir, error) {
+	if err := makeDir(path); err != nil {
+		return nil, fmt.Errorf("open run directory %q: %w", path, err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open run directory %q: %w", path, err)
+	}
+	if err := hold(lock); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("lock run directory %q: %w", path, err)
+	}
+	return &RunDir{path: path, lock: lock}, nil
+}
+
+// makeDir sees to a directory that only its owner writes to.
+func makeDir(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := os.Mkdir(path, 0o755)
+	if err == nil {
+		return os.Chmod(path, 0o755) // whatever the umask
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return unix.ENOTDIR
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("others may write to it, mode %04o [chmod 0755 it, or choose another]", st.Mode&0o7777)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("it belongs to user %d [chown it to root, or choose another]", st.Uid)
+	}
+	return nil
+}
+
+// hold takes the lock and writes the pid.
+func hold(lock *os.File) error {
+	err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%w, pid %s [stop that one, or choose another --run-dir]", ErrHeld, holder(lock))
+	}
+	if err != nil {
+		return err
+	}
+	if err := lock.Truncate(0); err != nil {
+		return err
+	}
+	_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// holder returns the pid in a lock file that another agent holds.
+func holder(lock *os.File) string {
+	b, _ := io.ReadAll(io.LimitReader(lock, 32))
+	if pid := strings.TrimSpace(string(b)); pid != "" {
+		return pid
+	}
+	return "unknown"
+}
+
+// Path returns the directory.
+func (d *RunDir) Path() string { return d.path }
+
+// Listen makes a Unix socket in the directory, in the place of what a dead
+// agent left. It has its mode before anybody can connect, and is there or not,
+// never half. Closing the listener leaves the file to Close.
+func (d *RunDir) Listen(name string, mode fs.FileMode) (*net.UnixListener, error) {
+	path := filepath.Join(d.path, name)
+	l, err := listen(path, mode)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", path, err)
+	}
+	d.sockets = append(d.sockets, path)
+	return l, nil
+}
+
+func listen(path string, mode fs.FileMode) (_ *net.UnixListener, err error) {
+	draft := path + ".new"
+	if len(draft) > maxSocketPath {
+		return nil, fmt.Errorf("path of %d bytes, a Unix socket's may have %d [choose a shorter --run-dir]",
+			len(path), maxSocketPath-len(".new"))
+	}
+	for _, p := range []string{path, draft} {
+		if st, err := os.Lstat(p); err == nil && st.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%q is in the way and no socket [remove it]", p)
+		}
+	}
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // it would remove the draft's name
+	if err = os.Chmod(draft, mode); err == nil {
+		err = os.Rename(draft, path)
+	}
+	if err != nil {
+		_ = l.Close()
+		_ = os.Remove(draft)
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close removes the sockets and lets go of the lock. The directory and the lock
+// file stay: removing a lock file is a race with who is about to take it.
+func (d *RunDir) Close() error {
+	var errs []error
+	for _, path := range d.sockets {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	d.sockets = nil
+	errs = append(errs, d.lock.Truncate(0), d.lock.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close run directory %q: %w", d.path, err)
+	}
+	return nil
+}

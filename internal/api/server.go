@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Times a client has. A judgement's own time is not among them.
+const (
+	headerWithin = 5 * time.Second
+	readWithin   = 10 * time.Second // header and body
+	idleWithin   = 30 * time.Second
+	maxHeader    = 8 << 10
+)
+
+// Server serves one Unix socket over HTTP/1.1: at most 1,024 connections at a
+// time, half of them for one user. What exceeds that is answered with 503, or
+// dropped where even that is too much.
+type Server struct {
+	http *http.Server
+	// quota counts the connections of this server.
+	quota *quota
+}
+
+// newServer serves h. Handlers find who calls with peerOf.
+func newServer(h http.Handler, log *slog.Logger) *Server {
+	return &Server{
+		quota: &quota{users: make(map[uint32]int)},
+		http: &http.Server{
+			Handler:           limited(h),
+			ReadHeaderTimeout: headerWithin,
+			ReadTimeout:       readWithin,
+			IdleTimeout:       idleWithin,
+			MaxHeaderBytes:    maxHeader,
+			ConnContext:       withPeer,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+	}
+}
+
+// limited answers the connections that are over the limit.
+func limited(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if peerOf(r).refused {
+			w.Header().Set("Connection", "close")
+			busy(w, "too many connections: at most %d at a time and %d of one user; close some or try again in a second",
+				maxConns, maxUserConns)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Serve accepts connections until Shutdown, which makes it return nil. It
+// closes l.
+func (s *Server) Serve(l *net.UnixListener) error {
+	err := s.http.Serve(&listener{UnixListener: l, quota: s.quota})
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Shutdown lets the requests under way end. When ctx ends first it cuts them
+// off and returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		return fmt.Errorf("shut down server: %w", errors.Join(err, s.http.Close()))
+	}
+	return nil
+}

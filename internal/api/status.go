@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+// Schema is the version of the admin socket's JSON.
+const Schema = 1
+
+// The words of Status.Health.
+const (
+	HealthOK       = "ok"
+	HealthDegraded = "degraded"
+)
+
+// Status is the answer to GET /v1/status.
+type Status struct {
+	Schema int `json:"schema"` // set by the server
+	// Health is "ok" or "degraded": there are problems, or the policy in
+	// force is not the one in the file. Set by the server.
+	Health string `json:"health"`
+	// Problems are sentences for people: what does not work, and the remedy.
+	Problems []string `json:"problems"`
+
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	Kernel  string    `json:"kernel"`
+	// Cgroup is where the programs are attached.
+	Cgroup string `json:"cgroup"`
+	// Programs are those that the kernel has attached there now.
+	Programs []string `json:"programs"`
+	// Features says which optional abilities this kernel gives, by name.
+	Features map[string]bool `json:"features"`
+	// Netns names the network namespaces that reports are heard from: "all",
+	// or their paths.
+	Netns []string `json:"netns"`
+
+	Policy PolicyFile     `json:"policy"`
+	Peers  []PolicyStatus `json:"peers"`
+	// Faults counts what went wrong in the programs, by reason; reasons that
+	// never occurred may be left out.
+	Faults        map[string]uint64 `json:"faults"`
+	EventsDropped uint64            `json:"events_dropped"`
+	// Judgements are under way now.
+	Judgements int `json:"judgements"`
+}
+
+// PolicyFile says which policy is in force.
+type PolicyFile struct {
+	File string `json:"file"`
+	// Revision is a short hash of the file's content.
+	Revision string    `json:"revision"`
+	Loaded   time.Time `json:"loaded"`
+	// Error is why the file as it is now was refused; the policy of Loaded
+	// stays in force then. "" where it was not.
+	Error string `json:"error,omitempty"`
+}
+
+// PolicyStatus are the totals of one policy since the programs were attached.
+type PolicyStatus struct {
+	Name   string `json:"name"`
+	Opened uint64 `json:"opened"`
+	Closed uint64 `json:"closed"`
+	// Stale counts connections that were dead when they ended, by cause;
+	// Verdicts the judgements, by verdict. Zeros may be left out.
+	Stale    map[string]uint64 `json:"stale"`
+	Verdicts map[string]uint64 `json:"verdicts"`
+}
+
+// Policy is the answer to GET /v1/policy.
+type Policy struct {
+	Schema int `json:"schema"` // set by the server
+	PolicyFile
+	// Text is the policy in force, YAML, as it was read.
+	Text string `json:"text"`
+}
+
+// Sockets is the answer to GET /v1/sockets.
+type Sockets struct {
+	Schema  int      `json:"schema"`
+	Sockets []Socket `json:"sockets"`
+}
+
+// Socket is one look at one socket. Ages are in milliseconds.
+type Socket struct {
+	Local  string `json:"local"`
+	Peer   string `json:"peer"`
+	Cookie uint64 `json:"cookie"`
+	Netns  uint32 `json:"netns"`
+	UID    uint32 `json:"uid"`
+	// Policy is "" where none is in force.
+	Policy        string `json:"policy,omitempty"`
+	Direction     string `json:"direction"`
+	State         string `json:"state"`
+	BytesReceived uint64 `json:"bytes_received"`
+	BytesAcked    uint64 `json:"bytes_acked"`
+	Unread        uint32 `json:"unread"`
+	InFlight      bool   `json:"in_flight"`
+	LastDataMS    int64  `json:"last_data_ms"`
+	LastPacketMS  int64  `json:"last_packet_ms"`
+	Retransmits   uint8  `json:"retransmits"`
+	ProbesOut     uint8  `json:"probes_out"`
+	// Options are set on the socket now, Policed are the policy's, App is what
+	// the application last asked for (zeros: it never asked).
+	Options SocketOptions `json:"options"`
+	Policed SocketOptions `json:"policed"`
+	App     SocketOptions `json:"app"`
+	// AgeMS is the time since the connection opened; the bounds say how long
+	// after its peer's death it ends, by the options it has. NewSocket leaves
+	// these three to the caller.
+	AgeMS           int64 `json:"age_ms"`
+	IdleBoundMS     int64 `json:"idle_bound_ms"`
+	InFlightBoundMS int64 `json:"in_flight_bound_ms"`
+}
+
+// SocketOptions are the five options that bound a connection; 0: not set, the
+// kernel's default.
+type SocketOptions struct {
+	KeepAlive     bool  `json:"keepalive"`
+	IdleS         int64 `json:"idle_s"`
+	IntervalS     int64 `json:"interval_s"`
+	Count         int   `json:"count"`
+	UserTimeoutMS int64 `json:"user_timeout_ms"`
+}
+
+// NewSocket puts a snapshot into the words of the API. policy is the name of
+// the policy in force on it, "" for none.
+func NewSocket(s *conn.Snapshot, policy string) Socket {
+	return Socket{
+		Local: addrText(s.Local), Peer: addrText(s.Remote), Cookie: s.Cookie, Netns: s.Netns, UID: s.UID,
+		Policy:        policy,
+		Direction:     s.Record.Direction.String(),
+		State:         stateText(s.State),
+		BytesReceived: s.PayloadReceived(),
+		BytesAcked:    s.BytesAcked,
+		Unread:        s.Unread(),
+		InFlight:      s.InFlight(),
+		LastDataMS:    s.DataAge.Milliseconds(),
+		LastPacketMS:  s.PacketAge.Milliseconds(),
+		Retransmits:   s.Retransmits,
+		ProbesOut:     s.ProbesOut,
+		Options:       newSocketOptions(s.Options),
+		Policed:       newSocketOptions(s.Record.Policed),
+		App:           newSocketOptions(s.Record.App),
+	}
+}
+
+func newSocketOptions(o conn.Options) SocketOptions {
+	return SocketOptions{
+		KeepAlive:     o.KeepAlive,
+		IdleS:         int64(o.Idle / time.Second),
+		IntervalS:     int64(o.Interval / time.Second),
+		Count:         o.Count,
+		UserTimeoutMS: o.UserTimeout.Milliseconds(),
+	}
+}

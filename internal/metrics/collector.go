@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+const prefix = "sockhealth_"
+
+// causes are the causes of a connection's end, by the kernel's counters.
+func causes() []loader.Cause {
+	return []loader.Cause{
+		loader.CauseNormal, loader.CauseReset, loader.CauseIdle,
+		loader.CauseInFlight, loader.CauseDestroyed, loader.CauseOther,
+	}
+}
+
+// closeActions are what can be done about a condemned socket.
+func closeActions() []agent.Action {
+	return []agent.Action{agent.ActionClosed, agent.ActionFailed}
+}
+
+// collector reads everything at scrape.
+type collector struct {
+	Config
+	stale, sockets, opened, closed   *prometheus.Desc
+	bytesReceived, bytesAcked        *prometheus.Desc
+	stalls, overrides                *prometheus.Desc
+	verdicts, closes                 *prometheus.Desc
+	probes, judgements               *prometheus.Desc
+	optionErrors, faults, eventsLost *prometheus.Desc
+	reloadOK, reloadTime             *prometheus.Desc
+}
+
+func newCollector(c Config) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prefix+name, help, labels, nil)
+	}
+	return &collector{
+		Config: c,
+		stale: desc("stale_sockets_total", "Connections that were dead when they ended, by what found it out.",
+			"policy", "cause"),
+		sockets: desc("sockets", "Managed connections open now.", "policy"),
+		opened: desc("connections_opened_total", "Managed connections opened.",
+			"policy", "direction"),
+		closed: desc("connections_closed_total", "Managed connections ended, by cause as the kernel saw it.",
+			"policy", "cause"),
+		bytesReceived: desc("bytes_received_total", "Payload received on managed connections, added when each ends.",
+			"policy"),
+		bytesAcked: desc("bytes_acked_total", "Payload sent and acknowledged on managed connections, added when each ends.",
+			"policy"),
+		stalls: desc("stalls_total", "First retransmission timeouts of stalls on managed connections.", "policy"),
+		overrides: desc("app_overrides_total", "Socket options that applications set themselves on managed connections.",
+			"policy", "outcome"),
+		verdicts: desc("verdicts_total", "Judgements, by verdict; policy is empty where none was in force.",
+			"policy", "verdict"),
+		closes: desc("closes_total", "Condemned sockets, by what was done.", "policy", "action"),
+		probes: desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
+		judgements: desc("judgements_in_progress",
+			"Sockets under judgement now."),
+		optionErrors: desc("setsockopt_errors_total", "Socket options that the kernel refused to the BPF programs.",
+			"option"),
+		faults:     desc("program_faults_total", "Steps that failed inside the BPF programs.", "reason"),
+		eventsLost: desc("events_dropped_total", "Events of the BPF programs that found their buffer full."),
+		reloadOK: desc("policy_last_reload_success",
+			"1 where the policy file was taken when it was last read, 0 where it was refused."),
+		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy in force was loaded."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.overrides,
+		c.verdicts, c.closes, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
+		c.reloadOK, c.reloadTime,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := sink(ch)
+	stats := c.Agent.Stats()
+	counters, err := c.Kernel.Counters()
+	if err != nil {
+		s.invalid(c.sockets, err)
+	}
+	for name, k := range counters {
+		c.policy(s, name, &k, &stats)
+	}
+	c.judged(s, "", &stats)
+	c.probing(s, &stats)
+	c.programs(s)
+	ok, loaded := c.Policy.LastReload()
+	s.gauge(c.reloadOK, boolean(ok))
+	s.gauge(c.reloadTime, float64(loaded.UnixMilli())/1e3)
+}
+
+// policy sends the series of one policy.
+func (c *collector) policy(s sink, name string, k *loader.Counters, stats *agent.Stats) {
+	s.gauge(c.sockets, float64(k.Open()), name)
+	s.counter(c.opened, k.OpenedOutbound, name, "outbound")
+	s.counter(c.opened, k.OpenedInbound, name, "inbound")
+	for _, cause := range causes() {
+		s.counter(c.closed, k.Closed[cause], name, cause.String())
+	}
+	s.counter(c.bytesReceived, k.BytesReceived, name)
+	s.counter(c.bytesAcked, k.BytesAcked, name)
+	s.counter(c.stalls, k.Stalls, name)
+	s.counter(c.overrides, k.OverrideKept, name, "kept")
+	s.counter(c.overrides, k.OverrideHeld, name, "held")
+	s.counter(c.overrides, k.OverrideRaised, name, "raised")
+
+	c.judged(s, name, stats)
+	for _, action := range closeActions() {
+		s.counter(c.closes, stats.Closes[agent.CloseKey{Policy: name, Action: action}], name, string(action))
+	}
+	for _, cause := range []loader.Cause{loader.CauseIdle, loader.CauseInFlight} {
+		s.counter(c.stale, k.Closed[cause], name, cause.String())
+	}
+	// The kernel counts these as destroyed, whoever did it.
+	closed := stats.Closes[agent.CloseKey{Policy: name, Action: agent.ActionClosed}]
+	s.counter(c.stale, closed, name, string(verdict.DeadPath))
+}
+
+// judged sends the verdicts of one policy.
+func (c *collector) judged(s sink, policy string, stats *agent.Stats) {
+	for _, word := range verdict.Words() {
+		s.counter(c.verdicts, stats.Verdicts[agent.VerdictKey{Policy: policy, Verdict: word}], policy, string(word))
+	}
+}
+
+func (c *collector) probing(s sink, stats *agent.Stats) {
+	for _, kind := range agent.ProbeKinds() {
+		for _, result := range agent.ProbeResults() {
+			s.counter(c.probes, stats.Probes[agent.ProbeKey{Kind: kind, Result: result}], kind, result)
+		}
+	}
+	s.gauge(c.judgements, float64(stats.Judgements))
+}
+
+// programs sends what went wrong inside the programs.
+func (c *collector) programs(s sink) {
+	faults, err := c.Kernel.Faults()
+	if err != nil {
+		s.invalid(c.faults, err)
+	}
+	for i, n := range faults {
+		f := loader.Fault(i)
+		switch {
+		case f == loader.FaultEventLost:
+			s.counter(c.eventsLost, n)
+		case f.Option() != "":
+			s.counter(c.optionErrors, n, f.Option())
+		default:
+			s.counter(c.faults, n, f.String())
+		}
+	}
+}
+
+// sink takes metrics.
+type sink chan<- prometheus.Metric
+
+func (s sink) counter(d *prometheus.Desc, n uint64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// invalid makes the scrape fail with err.
+func (s sink) invalid(d *prometheus.Desc, err error) { s <- prometheus.NewInvalidMetric(d, err) }
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// entry is a metric as the documentation gives it.
+type entry struct {
+	Type   string
+	Labels []string
+}
+
+// row matches a line of the tables: name, type, labels, meaning.
+var row = regexp.MustCompile("(?m)^\\| `(sockhealth_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*) \\| ([^|]+) \\|$")
+
+// documented reads docs/metrics.md.
+func documented(t *testing.T) (map[string]entry, string) {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]entry)
+	for _, m := range row.FindAllStringSubmatch(string(b), -1) {
+		if _, twice := out[m[1]]; twice {
+			t.Errorf("%s stands there twice", m[1])
+		}
+		e := entry{Type: m[2], Labels: []string{}}
+		for label := range strings.SplitSeq(m[3], ",") {
+			if label = strings.Trim(strings.TrimSpace(label), "`"); label != "" {
+				e.Labels = append(e.Labels, label)
+			}
+		}
+		slices.Sort(e.Labels)
+		out[m[1]] = e
+	}
+	return out, string(b)
+}
+
+// The documentation has every metric with its type and labels, every word that
+// a label can have, and nothing else.
+func TestDocs(t *testing.T) {
+	docs, text := documented(t)
+	families, err := fresh().metrics().registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := make(map[string]entry)
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), prefix) {
+			continue
+		}
+		e := entry{Type: strings.ToLower(f.GetType().String()), Labels: []string{}}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			e.Labels = append(e.Labels, l.GetName())
+		}
+		code[f.GetName()] = e
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				free := l.GetName() == "policy" || strings.HasSuffix(f.GetName(), "_info")
+				if !free && !strings.Contains(text, "`"+l.GetValue()+"`") {
+					t.Errorf("%s: %s %q is not documented", f.GetName(), l.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+	if d := cmp.Diff(code, docs); d != "" {
+		t.Errorf("the code has (-), docs/metrics.md has (+):\n%s", d)
+	}
+	if mentioned := regexp.MustCompile(prefix+`[a-z_]+`).FindAllString(text, -1); len(mentioned) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(set(mentioned))) {
+			if _, ok := code[name]; !ok {
+				t.Errorf("docs/metrics.md mentions %s, which is no metric", name)
+			}
+		}
+	}
+}
+
+func set(list []string) map[string]bool {
+	out := make(map[string]bool, len(list))
+	for _, s := range list {
+		out[s] = true
+	}
+	return out
+}

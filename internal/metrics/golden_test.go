@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+// freshMetrics is what an agent that has just started shows.
+const freshMetrics = `
+# HELP sockhealth_app_overrides_total Socket options that applications set themselves on managed connections.
+# TYPE sockhealth_app_overrides_total counter
+sockhealth_app_overrides_total{outcome="held",policy="buffer"} 0
+sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 0
+sockhealth_app_overrides_total{outcome="raised",policy="buffer"} 0
+# HELP sockhealth_bytes_acked_total Payload sent and acknowledged on managed connections, added when each ends.
+# TYPE sockhealth_bytes_acked_total counter
+sockhealth_bytes_acked_total{policy="buffer"} 0
+# HELP sockhealth_bytes_received_total Payload received on managed connections, added when each ends.
+# TYPE sockhealth_bytes_received_total counter
+sockhealth_bytes_received_total{policy="buffer"} 0
+# HELP sockhealth_closes_total Condemned sockets, by what was done.
+# TYPE sockhealth_closes_total counter
+sockhealth_closes_total{action="closed",policy="buffer"} 0
+sockhealth_closes_total{action="failed",policy="buffer"} 0
+# HELP sockhealth_connections_closed_total Managed connections ended, by cause as the kernel saw it.
+# TYPE sockhealth_connections_closed_total counter
+sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 0
+sockhealth_connections_closed_total{cause="idle_bound",policy="buffer"} 0
+sockhealth_connections_closed_total{cause="in_flight_bound",policy="buffer"} 0
+sockhealth_connections_closed_total{cause="normal",policy="buffer"} 0
+sockhealth_connections_closed_total{cause="other",policy="buffer"} 0
+sockhealth_connections_closed_total{cause="reset",policy="buffer"} 0
+# HELP sockhealth_connections_opened_total Managed connections opened.
+# TYPE sockhealth_connections_opened_total counter
+sockhealth_connections_opened_total{direction="inbound",policy="buffer"} 0
+sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 0
+# HELP sockhealth_events_dropped_total Events of the BPF programs that found their buffer full.
+# TYPE sockhealth_events_dropped_total counter
+sockhealth_events_dropped_total 0
+# HELP sockhealth_judgements_in_progress Sockets under judgement now.
+# TYPE sockhealth_judgements_in_progress gauge
+sockhealth_judgements_in_progress 0
+# HELP sockhealth_policy_last_reload_success 1 where the policy file was taken when it was last read, 0 where it was refused.
+# TYPE sockhealth_policy_last_reload_success gauge
+sockhealth_policy_last_reload_success 1
+# HELP sockhealth_policy_last_reload_timestamp_seconds When the policy in force was loaded.
+# TYPE sockhealth_policy_last_reload_timestamp_seconds gauge
+sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
+# HELP sockhealth_probes_total Attempts of the in-path probe, by what became of them.
+# TYPE sockhealth_probes_total counter
+sockhealth_probes_total{kind="keepalive",result="answered"} 0
+sockhealth_probes_total{kind="keepalive",result="blocked"} 0
+sockhealth_probes_total{kind="keepalive",result="error"} 0
+sockhealth_probes_total{kind="keepalive",result="no_route"} 0
+sockhealth_probes_total{kind="keepalive",result="unanswered"} 0
+sockhealth_probes_total{kind="segment",result="answered"} 0
+sockhealth_probes_total{kind="segment",result="blocked"} 0
+sockhealth_probes_total{kind="segment",result="error"} 0
+sockhealth_probes_total{kind="segment",result="no_route"} 0
+sockhealth_probes_total{kind="segment",result="unanswered"} 0
+# HELP sockhealth_program_faults_total Steps that failed inside the BPF programs.
+# TYPE sockhealth_program_faults_total counter
+sockhealth_program_faults_total{reason="callback_flags"} 0
+sockhealth_program_faults_total{reason="no_counters"} 0
+sockhealth_program_faults_total{reason="no_policy"} 0
+sockhealth_program_faults_total{reason="no_socket"} 0
+sockhealth_program_faults_total{reason="no_storage"} 0
+sockhealth_program_faults_total{reason="no_tcp_socket"} 0
+# HELP sockhealth_setsockopt_errors_total Socket options that the kernel refused to the BPF programs.
+# TYPE sockhealth_setsockopt_errors_total counter
+sockhealth_setsockopt_errors_total{option="so_keepalive"} 0
+sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 0
+sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 0
+sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 0
+sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 0
+# HELP sockhealth_sockets Managed connections open now.
+# TYPE sockhealth_sockets gauge
+sockhealth_sockets{policy="buffer"} 0
+# HELP sockhealth_stale_sockets_total Connections that were dead when they ended, by what found it out.
+# TYPE sockhealth_stale_sockets_total counter
+sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 0
+sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 0
+sockhealth_stale_sockets_total{cause="in_flight_bound",policy="buffer"} 0
+# HELP sockhealth_stalls_total First retransmission timeouts of stalls on managed connections.
+# TYPE sockhealth_stalls_total counter
+sockhealth_stalls_total{policy="buffer"} 0
+# HELP sockhealth_verdicts_total Judgements, by verdict; policy is empty where none was in force.
+# TYPE sockhealth_verdicts_total counter
+sockhealth_verdicts_total{policy="",verdict="alive"} 0
+sockhealth_verdicts_total{policy="",verdict="alive_slow"} 0
+sockhealth_verdicts_total{policy="",verdict="closed_by_peer"} 0
+sockhealth_verdicts_total{policy="",verdict="dead_path"} 0
+sockhealth_verdicts_total{policy="",verdict="gone"} 0
+sockhealth_verdicts_total{policy="",verdict="local_fault"} 0
+sockhealth_verdicts_total{policy="",verdict="local_unread"} 0
+sockhealth_verdicts_total{policy="",verdict="unknown"} 0
+sockhealth_verdicts_total{policy="",verdict="unmanaged"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="alive"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="alive_slow"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="closed_by_peer"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="dead_path"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="gone"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="local_fault"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="local_unread"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="unknown"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="unmanaged"} 0
+`
+
+// figures are the series other than 0 of TestFigures.
+const figures = `
+sockhealth_app_overrides_total{outcome="held",policy="buffer"} 11
+sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 10
+sockhealth_app_overrides_total{outcome="raised",policy="buffer"} 12
+sockhealth_bytes_acked_total{policy="buffer"} 8
+sockhealth_bytes_received_total{policy="buffer"} 7
+sockhealth_closes_total{action="closed",policy="buffer"} 41
+sockhealth_closes_total{action="failed",policy="buffer"} 42
+sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 5
+sockhealth_connections_closed_total{cause="idle_bound",policy="buffer"} 3
+sockhealth_connections_closed_total{cause="in_flight_bound",policy="buffer"} 4
+sockhealth_connections_closed_total{cause="normal",policy="buffer"} 1
+sockhealth_connections_closed_total{cause="other",policy="buffer"} 6
+sockhealth_connections_closed_total{cause="reset",policy="buffer"} 2
+sockhealth_connections_opened_total{direction="inbound",policy="buffer"} 200
+sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 1000
+sockhealth_events_dropped_total 106
+sockhealth_judgements_in_progress 61
+sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
+sockhealth_probes_total{kind="segment",result="no_route"} 51
+sockhealth_program_faults_total{reason="callback_flags"} 104
+sockhealth_program_faults_total{reason="no_counters"} 105
+sockhealth_program_faults_total{reason="no_policy"} 102
+sockhealth_program_faults_total{reason="no_socket"} 100
+sockhealth_program_faults_total{reason="no_storage"} 103
+sockhealth_program_faults_total{reason="no_tcp_socket"} 101
+sockhealth_setsockopt_errors_total{option="so_keepalive"} 107
+sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 110
+sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 108
+sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 109
+sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 111
+sockhealth_sockets{policy="buffer"} 1179
+sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 41
+sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 3
+sockhealth_stale_sockets_total{cause="in_flight_bound",policy="buffer"} 4
+sockhealth_stalls_total{policy="buffer"} 9
+sockhealth_verdicts_total{policy="",verdict="unmanaged"} 32
+sockhealth_verdicts_total{policy="buffer",verdict="dead_path"} 31
+`

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is an agent, a kernel and a policy file.
+type fake struct {
+	stats    agent.Stats
+	counters map[string]loader.Counters
+	faults   []uint64
+	// Where set, reading these fails.
+	countersErr, faultsErr error
+	reloadOK               bool
+}
+
+func (f *fake) Stats() agent.Stats                            { return f.stats }
+func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counters, f.countersErr }
+func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
+func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
+
+func (f *fake) metrics() *Metrics {
+	return New(Config{Agent: f, Kernel: f, Policy: f, Version: "0.1.0", Revision: "abc"})
+}
+
+// fresh is an agent that has just started, with one policy.
+func fresh() *fake {
+	n := 0
+	for !strings.HasPrefix(loader.Fault(n).String(), "fault_") {
+		n++
+	}
+	return &fake{counters: map[string]loader.Counters{"buffer": {}}, faults: make([]uint64, n), reloadOK: true}
+}
+
+func TestLint(t *testing.T) {
+	problems, err := testutil.GatherAndLint(fresh().metrics().registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Every series is there from the start, at 0.
+func TestFresh(t *testing.T) {
+	gathered(t, fresh().metrics(), freshMetrics)
+}
+
+// Every figure stands where it belongs.
+func TestFigures(t *testing.T) {
+	f := fresh()
+	f.reloadOK = false
+	k := loader.Counters{
+		OpenedOutbound: 1000, OpenedInbound: 200, BytesReceived: 7, BytesAcked: 8, Stalls: 9,
+		OverrideKept: 10, OverrideHeld: 11, OverrideRaised: 12,
+	}
+	for i, c := range causes() {
+		k.Closed[c] = uint64(i + 1)
+	}
+	f.counters["buffer"] = k
+	for i := range f.faults {
+		f.faults[i] = uint64(100 + i)
+	}
+	f.stats = agent.Stats{
+		Verdicts: map[agent.VerdictKey]uint64{
+			{Policy: "buffer", Verdict: verdict.DeadPath}: 31, {Verdict: verdict.Unmanaged}: 32,
+			{Policy: "a policy that is gone", Verdict: verdict.Alive}: 33,
+		},
+		Closes: map[agent.CloseKey]uint64{
+			{Policy: "buffer", Action: agent.ActionClosed}: 41, {Policy: "buffer", Action: agent.ActionFailed}: 42,
+		},
+		Probes:     map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
+		Judgements: 61,
+	}
+	m := f.metrics()
+	m.ObserveVerdict(3 * time.Second)
+	_, body := scrape(t, m)
+	var got []string
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, prefix) && !strings.HasSuffix(line, " 0\n") &&
+			!strings.Contains(line, "_info") && !strings.Contains(line, "_duration_") {
+			got = append(got, line)
+		}
+	}
+	if d := diff(strings.TrimPrefix(figures, "\n"), strings.Join(got, "")); d != "" {
+		t.Errorf("series other than 0 (-want +got):\n%s", d)
+	}
+	for _, line := range []string{
+		`sockhealth_verdict_duration_seconds_bucket{le="2"} 0`, `sockhealth_verdict_duration_seconds_bucket{le="3"} 1`,
+		`sockhealth_verdict_duration_seconds_sum 3`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("not there: %s", line)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prober
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
+
+func TestRouteRequest(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the bytes are those of a little-endian machine")
+	}
+	local := func(s *conn.Snapshot) netip.Addr { return s.Local.Addr() }
+	for _, tt := range []struct {
+		name   string
+		source func(*conn.Snapshot) netip.Addr
+		with   func(*conn.Snapshot)
+		want   string
+	}{
+		{"plain", local, func(*conn.Snapshot) {},
+			"34000000" + "1a00" + "0100" + "00000000" + "00000000" + // 52 bytes, RTM_GETROUTE, NLM_F_REQUEST
+				"02" + "20" + "20" + "00" + "00000000" + "00200000" + // IPv4, /32, /32, RTM_F_FIB_MATCH
+				"0800" + "0200" + "0a5b0102" + // RTA_SRC
+				"0800" + "0100" + "0a5b0202" + // RTA_DST
+				"0800" + "0400" + "07000000"}, // RTA_OIF
+		{"marked and expedited", local, func(s *conn.Snapshot) { s.Mark, s.TOS = 0x2a, 0xb8|1 },
+			"3c000000" + "1a00" + "0100" + "00000000" + "00000000" +
+				"02" + "20" + "20" + "b8" + "00000000" + "00200000" +
+				"0800" + "0200" + "0a5b0102" + "0800" + "0100" + "0a5b0202" + "0800" + "0400" + "07000000" +
+				"0800" + "1000" + "2a000000"}, // RTA_MARK
+		{"from anywhere", func(*conn.Snapshot) netip.Addr { return netip.Addr{} }, func(*conn.Snapshot) {},
+			"2c000000" + "1a00" + "0100" + "00000000" + "00000000" +
+				"02" + "20" + "00" + "00" + "00000000" + "00200000" +
+				"0800" + "0100" + "0a5b0202" + "0800" + "0400" + "07000000"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := snapshot("10.91.1.2:40000", "10.91.2.2:7100", tt.with)
+			got, err := routeRequest(&s, tt.source(&s), 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, hex.EncodeToString(got)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// message makes a netlink message of one kind with these bytes in it.
+func message(kind uint16, data ...byte) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(data)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	return append(append(b, make([]byte, 10)...), data...)
+}
+
+func TestRouteReply(t *testing.T) {
+	code := func(n int32) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
+	if err := routeReply(message(unix.RTM_NEWROUTE, make([]byte, rtmsg)...)); err != nil {
+		t.Errorf("a route: %v", err)
+	}
+	for _, errno := range []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.ENODEV} {
+		if err := routeReply(message(unix.NLMSG_ERROR, code(-int32(errno))...)); !errors.Is(err, errno) {
+			t.Errorf("%v arrives as %v", errno, err)
+		}
+	}
+	for name, b := range map[string][]byte{
+		"nothing":           nil,
+		"half a header":     message(unix.RTM_NEWROUTE)[:8],
+		"an acknowledgment": message(unix.NLMSG_ERROR, code(0)...),
+		"a positive errno":  message(unix.NLMSG_ERROR, code(5)...),
+		"half an errno":     message(unix.NLMSG_ERROR),
+		"another message":   message(unix.RTM_NEWLINK, make([]byte, 16)...),
+	} {
+		if routeReply(b) == nil {
+			t.Errorf("%s passes for a route", name)
+		}
+	}
+}
+
+func FuzzRouteReply(f *testing.F) {
+	f.Add(message(unix.RTM_NEWROUTE, make([]byte, rtmsg)...))
+	f.Add(message(unix.NLMSG_ERROR, 0xff, 0xff, 0xff, 0xff))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if routeReply(b) == nil && binary.NativeEndian.Uint16(b[4:]) != unix.RTM_NEWROUTE {
+			t.Errorf("%x passes for a route", b)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+// Request is the body of POST /v1/reports: a call timed out on this socket.
+// Either Local or Cookie names it; Peer may stand beside them and must then
+// agree. Unknown fields are refused.
+type Request struct {
+	// Peer is the address:port the call was sent to, as the socket has it
+	// (getpeername). An IPv4-mapped IPv6 address means its IPv4 address.
+	Peer string `json:"peer,omitempty"`
+	// Local is the socket's own address:port (getsockname).
+	Local string `json:"local,omitempty"`
+	// Cookie is the socket's SO_COOKIE.
+	Cookie uint64 `json:"cookie,omitempty"`
+	// ElapsedMS is the age of the call: milliseconds since its request was
+	// written, 0 to 3,600,000.
+	ElapsedMS int64 `json:"elapsed_ms"`
+}
+
+// Response is the answer: one result per socket judged. Where the caller holds
+// no such socket its verdict is "gone".
+type Response struct {
+	Results []Result `json:"results"`
+}
+
+// Result is the judgement of one socket.
+type Result struct {
+	Local    string   `json:"local"`
+	Peer     string   `json:"peer"`
+	Cookie   uint64   `json:"cookie"`
+	Policy   string   `json:"policy,omitempty"`
+	Verdict  string   `json:"verdict"`
+	Reason   string   `json:"reason,omitempty"`
+	Action   string   `json:"action"`
+	Evidence Evidence `json:"evidence"`
+}
+
+// Evidence is what the verdict rests on. Ages are those of the last look.
+type Evidence struct {
+	// State is the TCP state at the last look, "" where the socket was gone.
+	State string `json:"state,omitempty"`
+	// PayloadSinceCall says that payload came after the call was sent.
+	PayloadSinceCall bool `json:"payload_since_call"`
+	// BytesReceived and BytesAcked are the socket's counters at the last look.
+	BytesReceived uint64 `json:"bytes_received"`
+	BytesAcked    uint64 `json:"bytes_acked"`
+	// Unread are bytes that wait in this host's receive queue.
+	Unread uint32 `json:"unread,omitempty"`
+	// InFlight says that bytes were unacknowledged at the last look.
+	InFlight bool `json:"in_flight"`
+	// LastDataMS and LastPacketMS are the ages of the last payload and of the
+	// last segment of any kind, in milliseconds.
+	LastDataMS   int64 `json:"last_data_ms"`
+	LastPacketMS int64 `json:"last_packet_ms"`
+	// ProbesSent counts the in-path probes of this judgement; ProbeAnswered
+	// says that one was answered.
+	ProbesSent    int  `json:"probes_sent"`
+	ProbeAnswered bool `json:"probe_answered"`
+	// WindowMS is the effective probe window, 0 where no probe was needed.
+	WindowMS int64 `json:"window_ms,omitempty"`
+	// CallMS is the age of the call when the report came in.
+	CallMS int64 `json:"call_ms"`
+	// DurationMS is the time from the report to this answer.
+	DurationMS int64 `json:"duration_ms"`
+}
+
+// Error is the body of every answer that is not 2xx.
+type Error struct {
+	Error string `json:"error"`
+}
