@@ -10,7 +10,7 @@ GOSRC = $(shell git ls-files '*.go' | grep -v _bpfel.go)
 .PHONY: help build demo test test-unit fuzz bench generate check clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | column -t -s '	'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build ./bin/sockhealth (needs only Go)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sockhealth ./cmd/sockhealth

@@ -23,9 +23,6 @@ func (a *Agent) List(namespaces []*netns.NS, fn func(s *conn.Snapshot, peer *pol
 			continue
 		}
 		err := a.Sockets.Scan(ns, func(s conn.Snapshot) error {
-			if !s.HasRecord {
-				return nil
-			}
 			peer, unmanaged := a.peer(&s)
 			if unmanaged != "" {
 				return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,6 +39,14 @@ type Programs struct {
 func Load() (_ *Programs, err error) {
 	if err := Require(); err != nil {
 		return nil, err
+	}
+	// Before Linux 5.11 maps count against RLIMIT_MEMLOCK; later this does nothing.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, &MissingError{
+			What:   "the kernel counts BPF maps as locked memory and the limit cannot be raised",
+			Remedy: "raise RLIMIT_MEMLOCK to unlimited, or run Linux 5.11 or later",
+			Err:    err,
+		}
 	}
 	p := &Programs{ids: make(map[string]uint32), nextID: 1}
 	defer func() {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// admin answers the admin socket out of a running service.
+type admin struct{ *service }
+
+// Status implements api.Admin.
+func (a *admin) Status(context.Context) (api.Status, error) {
+	counters, err := a.programs.Counters()
+	if err != nil {
+		return api.Status{}, err
+	}
+	faults, err := a.programs.Faults()
+	if err != nil {
+		return api.Status{}, err
+	}
+	attached, err := a.programs.Attached()
+	if err != nil {
+		return api.Status{}, err
+	}
+	stats := a.agent.Stats()
+	out := api.Status{
+		Version: thisBuild().Version, PID: os.Getpid(), Started: a.started, Kernel: release(),
+		Cgroup: a.cgroup, Programs: attached, Features: make(map[string]bool), Netns: a.names(),
+		Policy:     a.file(),
+		Faults:     make(map[string]uint64),
+		Judgements: stats.Judgements,
+	}
+	for _, f := range a.programs.Features() {
+		out.Features[f.Name] = f.Err == nil
+	}
+	for i, n := range faults {
+		if f := loader.Fault(i); f == loader.FaultEventLost {
+			out.EventsDropped = n
+		} else if n > 0 {
+			out.Faults[f.String()] = n
+		}
+	}
+	for i := range a.policy.Peers {
+		name := a.policy.Peers[i].Name
+		out.Peers = append(out.Peers, peerStatus(name, counters[name], &stats))
+	}
+	out.Problems = a.problems(&out)
+	return out, nil
+}
+
+// problems says what does not work as it should.
+func (a *admin) problems(s *api.Status) []string {
+	var out []string
+	if len(s.Programs) < loader.Attachments {
+		out = append(out, errDetached.Error())
+	}
+	for _, f := range a.programs.Features() {
+		if f.Err != nil {
+			out = append(out, f.Err.Error())
+		}
+	}
+	if len(s.Faults) > 0 {
+		out = append(out, "steps failed inside the programs, so that connections may be unbounded or uncounted: see faults")
+	}
+	if _, release, err := a.covered(); err != nil {
+		out = append(out, err.Error())
+	} else {
+		release()
+	}
+	return out
+}
+
+// peerStatus makes the totals of one policy.
+func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicyStatus {
+	p := api.PolicyStatus{Name: name, Stale: make(map[string]uint64), Verdicts: make(map[string]uint64)}
+	p.Opened = c.OpenedOutbound + c.OpenedInbound
+	for _, n := range c.Closed {
+		p.Closed += n
+	}
+	p.Stale[loader.CauseIdle.String()] = c.Closed[loader.CauseIdle]
+	p.Stale[loader.CauseInFlight.String()] = c.Closed[loader.CauseInFlight]
+	p.Stale[string(verdict.DeadPath)] = stats.Closes[agent.CloseKey{Policy: name, Action: agent.ActionClosed}]
+	for k, n := range stats.Verdicts {
+		if k.Policy == name {
+			p.Verdicts[string(k.Verdict)] = n
+		}
+	}
+	return p
+}
+
+// Sockets implements api.Admin.
+func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
+	spaces, release, err := a.covered()
+	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
+		return nil, err
+	}
+	defer release()
+	var out []api.Socket
+	err = a.agent.List(spaces, func(s *conn.Snapshot, peer *policy.Peer) error {
+		out = append(out, socket(s, peer))
+		return ctx.Err()
+	})
+	return out, err
+}
+
+// socket puts a look into the words of the API.
+func socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
+	out := api.NewSocket(s, peer.Name)
+	out.AgeMS = (s.Taken - s.Record.Opened).Milliseconds()
+	o := &s.Options
+	if o.UserTimeout == 0 {
+		return out
+	}
+	if o.KeepAlive && o.Idle > 0 && o.Interval > 0 {
+		f := (&policy.Peer{Options: *o, Probe: peer.Probe}).Figures()
+		out.IdleBoundMS, out.InFlightBoundMS = f.IdleBound.Milliseconds(), f.InFlightBound.Milliseconds()
+	}
+	return out
+}
+
+// covered returns the namespaces that the agent acts in; release lets go of
+// them, and may be called whatever the error. With an error that wraps
+// netns.ErrPermission some are missing.
+func (a *admin) covered() (spaces []*netns.NS, release func(), err error) {
+	if len(a.namespaces) > 0 {
+		return a.namespaces, func() {}, nil // held for good
+	}
+	spaces, err = netns.List()
+	return spaces, func() {
+		for _, ns := range spaces {
+			_ = ns.Close()
+		}
+	}, err
+}
+
+// Policy implements api.Admin.
+func (a *admin) Policy(context.Context) (api.Policy, error) {
+	return api.Policy{PolicyFile: a.file(), Text: a.policyText}, nil
+}
+
+func (a *admin) file() api.PolicyFile {
+	return api.PolicyFile{File: a.opts.policy, Revision: a.policy.Revision, Loaded: a.loaded().Truncate(time.Millisecond)}
+}
+
+// release returns the running kernel's.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Sprintf("unknown: %v", err)
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+func newPolicyExplain(e *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain ADDR:PORT",
+		Short: "Say what a policy does for one address and port",
+		Long: `Say what a policy does for one address and service port: which entry is in
+force, and in seconds how long a dead connection lives, how long an outage is
+survived with and without a report, and how many lost probes are forgiven.
+
+The port is the service's: the remote one of outbound connections, the local one
+of inbound connections.`,
+		Example: `  sockhealth policy explain 10.20.1.2:7100
+  sockhealth policy explain --policy policy.yaml --direction inbound [fd00:20::2]:7100
+  sockhealth policy explain -o json 10.20.1.2:7100`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("%s takes one ADDR:PORT, got %d arguments", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+	}
+	file := cmd.Flags().String("policy", defaultPolicy, "policy `FILE`, - for stdin")
+	direction := &choice{value: "both", of: []string{"outbound", "inbound", "both"}}
+	cmd.Flags().Var(direction, "direction", "explain connections of this direction")
+	complete(cmd, "direction", direction.of)
+	output := addOutput(cmd, table, asJSON)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		service, err := netip.ParseAddrPort(args[0])
+		if err != nil || service.Port() == 0 {
+			return usagef("explain %q: want an IP address and a port such as 10.20.1.2:7100 or [fd00:20::2]:7100; names are not resolved", args[0])
+		}
+		pol, _, err := readPolicy(e, *file)
+		if err != nil {
+			return err
+		}
+		x := pol.Explain(service, directions(direction.value)...)
+		if output.value == asJSON {
+			return writeJSON(e.stdout, explanation(pol, &x))
+		}
+		if _, err := fmt.Fprintln(e.stdout, x); err != nil {
+			return fmt.Errorf("write output: %w", err)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// directions of a word of --direction.
+func directions(word string) []conn.Direction {
+	switch word {
+	case "outbound":
+		return []conn.Direction{conn.Outbound}
+	case "inbound":
+		return []conn.Direction{conn.Inbound}
+	}
+	return []conn.Direction{conn.Outbound, conn.Inbound}
+}
+
+// explanationJSON is what policy explain -o json prints.
+type explanationJSON struct {
+	Schema   int          `json:"schema"`
+	File     string       `json:"file"`
+	Revision string       `json:"revision"`
+	Service  string       `json:"service"`
+	Answers  []answerJSON `json:"answers"`
+}
+
+// answerJSON is one direction. Without a policy only Near is set.
+type answerJSON struct {
+	Direction string       `json:"direction"`
+	Policy    string       `json:"policy,omitempty"`
+	CIDR      string       `json:"cidr,omitempty"`
+	Line      int          `json:"line,omitempty"`
+	Options   *optionsJSON `json:"options,omitempty"`
+	Probe     *probeJSON   `json:"probe,omitempty"`
+	Figures   *figuresJSON `json:"figures,omitempty"`
+	Near      []nearJSON   `json:"near,omitempty"`
+}
+
+type optionsJSON struct {
+	IdleS         int64 `json:"idle_s"`
+	IntervalS     int64 `json:"interval_s"`
+	Count         int   `json:"count"`
+	UserTimeoutMS int64 `json:"user_timeout_ms"`
+}
+
+type probeJSON struct {
+	WindowMS int64 `json:"window_ms"`
+	Attempts int   `json:"attempts"`
+}
+
+// figuresJSON has the fields of policy.Figures, in milliseconds.
+type figuresJSON struct {
+	IdleBoundMS            int64 `json:"idle_bound_ms"`
+	IdleBoundLatestMS      int64 `json:"idle_bound_latest_ms"`
+	InFlightBoundMS        int64 `json:"in_flight_bound_ms"`
+	InFlightBoundLatestMS  int64 `json:"in_flight_bound_latest_ms"`
+	LostProbes             int   `json:"lost_probes"`
+	SurvivesIdleMS         int64 `json:"survives_idle_ms"`
+	SurvivesIdleFreshMS    int64 `json:"survives_idle_fresh_ms"`
+	SurvivesInFlightMS     int64 `json:"survives_in_flight_ms"`
+	SurvivesInFlightNearMS int64 `json:"survives_in_flight_near_ms"`
+	ReportBoundMS          int64 `json:"report_bound_ms"`
+	SurvivesReportMS       int64 `json:"survives_report_ms"`
+}
+
+// nearJSON is an entry that names the address and does not match all the same.
+type nearJSON struct {
+	Policy string `json:"policy"`
+	CIDR   string `json:"cidr"`
+	Line   int    `json:"line"`
+	Why    string `json:"why"`
+}
+
+func explanation(pol *policy.Policy, x *policy.Explanation) explanationJSON {
+	out := explanationJSON{Schema: schema, File: x.File, Revision: pol.Revision, Service: x.Service.String()}
+	for i := range x.Answers {
+		out.Answers = append(out.Answers, answer(&x.Answers[i]))
+	}
+	return out
+}
+
+func answer(a *policy.Answer) answerJSON {
+	out := answerJSON{Direction: a.Direction.String()}
+	for _, n := range a.NearMisses {
+		out.Near = append(out.Near, nearJSON{Policy: n.Peer.Name, CIDR: n.CIDR.Prefix.String(), Line: n.CIDR.Line, Why: n.Why})
+	}
+	if a.Peer == nil {
+		return out
+	}
+	o, f := &a.Peer.Options, &a.Figures
+	out.Policy, out.CIDR, out.Line = a.Peer.Name, a.CIDR.Prefix.String(), a.CIDR.Line
+	out.Options = &optionsJSON{
+		IdleS: int64(o.Idle / time.Second), IntervalS: int64(o.Interval / time.Second),
+		Count: o.Count, UserTimeoutMS: o.UserTimeout.Milliseconds(),
+	}
+	out.Probe = &probeJSON{WindowMS: a.Peer.Probe.Window.Milliseconds(), Attempts: a.Peer.Probe.Attempts}
+	out.Figures = &figuresJSON{
+		IdleBoundMS:            f.IdleBound.Milliseconds(),
+		IdleBoundLatestMS:      f.IdleBoundLatest.Milliseconds(),
+		InFlightBoundMS:        f.InFlightBound.Milliseconds(),
+		InFlightBoundLatestMS:  f.InFlightBoundLatest.Milliseconds(),
+		LostProbes:             f.LostProbes,
+		SurvivesIdleMS:         f.SurvivesIdle.Milliseconds(),
+		SurvivesIdleFreshMS:    f.SurvivesIdleFresh.Milliseconds(),
+		SurvivesInFlightMS:     f.SurvivesInFlight.Milliseconds(),
+		SurvivesInFlightNearMS: f.SurvivesInFlightNear.Milliseconds(),
+		ReportBoundMS:          f.ReportBound.Milliseconds(),
+		SurvivesReportMS:       f.SurvivesReport.Milliseconds(),
+	}
+	return out
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// runOptions are the flags of run.
+type runOptions struct {
+	policy, listen, cgroup, bpffs, runDir string
+	// netns are the paths of the namespaces to act in; none means all.
+	netns []string
+}
+
+func newRun(e *env) *cobra.Command {
+	o := &runOptions{}
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the agent",
+		Long: `Run the agent in the foreground until SIGTERM or SIGINT: put the policy into the
+kernel, bound every connection that opens from now on in the cgroup and below,
+hear reports on report.sock, judge, and close what is dead. The log goes to
+stderr, one line for each verdict.
+
+The BPF programs live as long as the agent: when it ends, they are gone, and
+connections that are open keep the options that they have.
+
+It needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN,
+CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
+		Example: `  sudo sockhealth run
+  sudo sockhealth run --policy policy.yaml --listen 127.0.0.1:0 --log-level debug
+  sudo sockhealth run --cgroup /sys/fs/cgroup/app.slice --netns /run/netns/app`,
+		Args: noArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.policy, "policy", defaultPolicy, "policy `FILE`")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:9757", "`ADDR:PORT` of the metrics; port 0 takes a free one, which the log names")
+	f.StringVar(&o.cgroup, "cgroup", "", "cgroup v2 `PATH` whose sockets are bounded (default the root of the hierarchy)")
+	netns := f.String("netns", "all", "network namespaces to hear reports from and to act in: all, or `PATH,...`")
+	f.StringVar(&o.bpffs, "bpffs", "", "`DIR` on bpffs; this version pins nothing there: programs live as long as the agent")
+	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of report.sock, admin.sock and the lock")
+	format := &choice{value: "text", of: []string{"text", asJSON}}
+	f.Var(format, "log-format", "format of the log")
+	complete(cmd, "log-format", format.of)
+	level := &choice{value: "info", of: []string{"debug", "info", "warn", "error"}}
+	f.Var(level, "log-level", "least level that is logged")
+	complete(cmd, "log-level", level.of)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if o.netns, err = netnsPaths(*netns); err != nil {
+			return err
+		}
+		if _, _, err := net.SplitHostPort(o.listen); err != nil {
+			return usagef("--listen %q: want ADDR:PORT such as 127.0.0.1:9757", o.listen)
+		}
+		return o.run(cmd.Context(), e, newLogger(e.stderr, format.value, level.value))
+	}
+	return cmd
+}
+
+// netnsPaths reads --netns; all gives none.
+func netnsPaths(value string) ([]string, error) {
+	if value == "all" {
+		return nil, nil
+	}
+	paths := strings.Split(value, ",")
+	for _, p := range paths {
+		if p == "" || p == "all" {
+			return nil, usagef("--netns %q: want all, or paths such as /run/netns/app with commas between", value)
+		}
+	}
+	return paths, nil
+}
+
+// run runs the agent until ctx ends.
+func (o *runOptions) run(ctx context.Context, e *env, log *slog.Logger) error {
+	s, err := start(o, e, log)
+	if err != nil {
+		return err
+	}
+	log.Info("ready",
+		"version", thisBuild().Version, "policy", o.policy, "revision", s.policy.Revision,
+		"cgroup", s.cgroup, "netns", strings.Join(s.names(), ","),
+		"listen", s.listener.Addr().String(), "run_dir", o.runDir)
+	err = s.wait(ctx)
+	log.Info("stopping")
+	return errors.Join(err, s.stop())
+}
+
+// newLogger returns the agent's log. The words are checked already.
+func newLogger(w io.Writer, format, level string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		panic(err) // the flag has a closed list
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	if format == asJSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}

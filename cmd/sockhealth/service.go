@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/metrics"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+)
+
+// grace is how long requests under way may take to end at a stop.
+const grace = 5 * time.Second
+
+// service is a running agent with everything around it.
+type service struct {
+	opts *runOptions
+	log  *slog.Logger
+	// started and everything below is settled when start returns.
+	started    time.Time
+	policy     *policy.Policy
+	policyText string
+	runDir     *api.RunDir
+	programs   *loader.Programs
+	cgroup     string
+	namespaces []*netns.NS // of --netns; none means all
+	agent      *agent.Agent
+	metrics    *metrics.Metrics
+	listener   net.Listener
+
+	undo   []func() error // how to stop what was started, in that order
+	work   sync.WaitGroup // goroutines of serve
+	failed chan error     // from one of them, before the stop
+}
+
+// start starts everything, in the order that leaves no gap: no socket sees a
+// program without a policy, nobody can report before the agent is there, and
+// the kernel is not touched unless this agent holds the run directory. After an
+// error nothing stays.
+func start(o *runOptions, e *env, log *slog.Logger) (_ *service, err error) {
+	s := &service{opts: o, log: log, started: time.Now(), failed: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.policy, s.policyText, err = readPolicy(e, o.policy); err != nil {
+		return nil, err
+	}
+	if err := loader.Require(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func() error{
+		s.openRunDir, s.openNamespaces, s.loadPrograms, s.startAgent, s.startMetrics, s.startAPI,
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// onStop says how to stop what was just started.
+func (s *service) onStop(fn func() error) { s.undo = append(s.undo, fn) }
+
+// stop stops what was started, in reverse order.
+func (s *service) stop() error {
+	var errs []error
+	for i := len(s.undo) - 1; i >= 0; i-- {
+		errs = append(errs, s.undo[i]())
+	}
+	s.undo = nil
+	return errors.Join(errs...)
+}
+
+// wait returns nil when ctx ends, or the error of what could not go on.
+func (s *service) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.failed:
+		return err
+	}
+}
+
+// serve runs fn in a goroutine; its error ends the service.
+func (s *service) serve(fn func() error) {
+	s.work.Go(func() {
+		if err := fn(); err != nil {
+			select {
+			case s.failed <- err:
+			default: // one is enough
+			}
+		}
+	})
+}
+
+func (s *service) openRunDir() (err error) {
+	if s.runDir, err = api.OpenRunDir(s.opts.runDir); err != nil {
+		return err
+	}
+	s.onStop(s.runDir.Close)
+	return nil
+}
+
+// openNamespaces holds those of --netns open, so that their inode numbers stay
+// theirs.
+func (s *service) openNamespaces() error {
+	for _, path := range s.opts.netns {
+		ns, err := netns.Open(path)
+		if err != nil {
+			return err
+		}
+		s.namespaces = append(s.namespaces, ns)
+		s.onStop(ns.Close)
+	}
+	return nil
+}
+
+// loadPrograms loads them, gives them the policy and only then lets them see
+// connections.
+func (s *service) loadPrograms() (err error) {
+	if s.cgroup = s.opts.cgroup; s.cgroup == "" {
+		if s.cgroup, err = loader.CgroupRoot(); err != nil {
+			return err
+		}
+	}
+	if s.programs, err = loader.Load(); err != nil {
+		return err
+	}
+	s.onStop(s.programs.Close)
+	if err := s.programs.SetPolicy(s.policy); err != nil {
+		return err
+	}
+	return s.programs.Attach(s.cgroup)
+}
+
+// startAgent starts the agent and lets it follow the kernel's events.
+func (s *service) startAgent() error {
+	s.agent = agent.New(agent.Config{
+		Kernel:  s.programs,
+		Sockets: sockets.New(s.programs),
+		Prober:  prober.New(),
+		Log:     s.log,
+		Netns:   s.inodes(),
+		Now:     conn.Now,
+	})
+	s.onStop(func() error {
+		s.agent.Close()
+		return nil
+	})
+	events, err := s.programs.Events()
+	if err != nil {
+		return err
+	}
+	s.onStop(func() error {
+		err := events.Close()
+		s.work.Wait() // every server has been shut down by now
+		return err
+	})
+	s.serve(func() error { return s.agent.Follow(events) })
+	return nil
+}
+
+// startMetrics serves the metrics.
+func (s *service) startMetrics() (err error) {
+	b := thisBuild()
+	s.metrics = metrics.New(metrics.Config{
+		Agent: s.agent, Kernel: s.programs, Policy: s, Version: b.Version, Revision: b.Commit,
+	})
+	s.agent.Observe(s.metrics.ObserveVerdict)
+	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {
+		return fmt.Errorf("listen for metrics: %w [choose another --listen]", err)
+	}
+	server := s.metrics.Server(s.ready, s.log)
+	s.onStop(func() error { return shutdown(server.Shutdown) })
+	s.serve(func() error {
+		if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// startAPI serves admin.sock, and report.sock last: who can report finds an
+// agent that works.
+func (s *service) startAPI() error {
+	for _, one := range []struct {
+		name   string
+		mode   fs.FileMode
+		server *api.Server
+	}{
+		{api.AdminSocket, 0o600, api.NewAdmin(&admin{s}, s.log)},
+		{api.ReportSocket, 0o666, api.NewReports(s.agent, s.log)},
+	} {
+		l, err := s.runDir.Listen(one.name, one.mode)
+		if err != nil {
+			return err
+		}
+		s.onStop(func() error { return shutdown(one.server.Shutdown) })
+		s.serve(func() error { return one.server.Serve(l) })
+	}
+	return nil
+}
+
+// shutdown ends a server, with some time for the requests under way.
+func shutdown(fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	return fn(ctx)
+}
+
+// ready reports whether connections are bounded now.
+func (s *service) ready() error {
+	attached, err := s.programs.Attached()
+	if err == nil && len(attached) < loader.Attachments {
+		err = errDetached
+	}
+	return err
+}
+
+// errDetached says that the programs were attached and are so no more.
+var errDetached = errors.New("the programs are off their cgroup, nothing is bounded [was it removed? restart the agent]")
+
+// LastReload implements metrics.Policy: this version reads the file once.
+func (s *service) LastReload() (ok bool, loaded time.Time) { return true, s.loaded() }
+
+// loaded is when the policy in force was put there.
+func (s *service) loaded() time.Time {
+	return time.Now().Add(s.programs.InForce().Since - conn.Now())
+}
+
+// inodes names the namespaces of --netns for the agent; nil means all.
+func (s *service) inodes() map[uint32]bool {
+	if len(s.opts.netns) == 0 {
+		return nil
+	}
+	set := make(map[uint32]bool, len(s.namespaces))
+	for _, ns := range s.namespaces {
+		set[ns.Inode()] = true
+	}
+	return set
+}
+
+// names of the namespaces, as --netns has them.
+func (s *service) names() []string {
+	if len(s.opts.netns) == 0 {
+		return []string{"all"}
+	}
+	return s.opts.netns
+}

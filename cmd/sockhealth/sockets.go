@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+)
+
+func newSockets(e *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sockets",
+		Short: "List the connections that the agent bounds",
+		Long: `List the connections that the agent bounds, in all the network namespaces that it
+covers. It needs root.
+
+IDLE-BOUND says how long after its peer's death an idle connection ends by the
+options that it has now; IN-FLIGHT-BOUND (wide) says so for one that has sent
+data. Connections without a policy are not listed.`,
+		Example: `  sudo sockhealth sockets
+  sudo sockhealth sockets -o wide
+  sudo sockhealth sockets -o json | jq '.sockets[] | select(.in_flight)'`,
+		Args: noArgs,
+	}
+	runDir := cmd.Flags().String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
+	output := addOutput(cmd, table, wide, asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		list, err := api.Dial(*runDir).Sockets(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if output.value == asJSON {
+			return writeJSON(e.stdout, list)
+		}
+		return writeTable(e.stdout, socketRows(list.Sockets, output.value == wide))
+	}
+	return cmd
+}
+
+// socketRows makes the table of sockets.
+func socketRows(list []api.Socket, all bool) [][]string {
+	head := []string{"NETNS", "LOCAL", "PEER", "POLICY", "DIR", "STATE", "IDLE-BOUND", "LAST-PACKET"}
+	if all {
+		head = append(head, "IN-FLIGHT-BOUND", "COOKIE", "UID", "AGE", "LAST-DATA", "RECEIVED", "ACKED", "UNREAD",
+			"IN-FLIGHT", "RETRANS", "PROBES", "EFFECTIVE", "POLICED", "APP")
+	}
+	rows := [][]string{head}
+	for i := range list {
+		s := &list[i]
+		row := []string{
+			strconv.FormatUint(uint64(s.Netns), 10), s.Local, s.Peer, s.Policy, s.Direction, s.State,
+			millis(s.IdleBoundMS), ms(s.LastPacketMS),
+		}
+		if all {
+			row = append(row,
+				millis(s.InFlightBoundMS), strconv.FormatUint(s.Cookie, 10), strconv.FormatUint(uint64(s.UID), 10),
+				ms(s.AgeMS), ms(s.LastDataMS), strconv.FormatUint(s.BytesReceived, 10),
+				strconv.FormatUint(s.BytesAcked, 10), strconv.FormatUint(uint64(s.Unread), 10), yesNo(s.InFlight),
+				strconv.Itoa(int(s.Retransmits)), strconv.Itoa(int(s.ProbesOut)),
+				options(s.Options), options(s.Policed), options(s.App),
+			)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// options writes the five options in one word: keepalive idle/interval/count,
+// user timeout. "-" stands for none, 0 for what is not set.
+func options(o api.SocketOptions) string {
+	if o == (api.SocketOptions{}) {
+		return "-"
+	}
+	keepalive := "off"
+	if o.KeepAlive {
+		keepalive = "on"
+	}
+	return fmt.Sprintf("%s,%d/%d/%d,%s", keepalive, o.IdleS, o.IntervalS, o.Count,
+		time.Duration(o.UserTimeoutMS)*time.Millisecond)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+)
+
+func newStatus(e *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the agent is",
+		Long: `Show how the agent is: what it runs on, the policy in force, what this kernel
+gives it, the totals of each policy, and what went wrong. It needs root.
+
+health is ok or degraded; what is degraded is told in the lines that begin with
+"problem". The exit code is 0 for both: the question was answered.`,
+		Example: `  sudo sockhealth status
+  sudo sockhealth status -o json | jq .health`,
+		Args: noArgs,
+	}
+	runDir := cmd.Flags().String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
+	output := addOutput(cmd, table, asJSON)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := api.Dial(*runDir).Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if output.value == asJSON {
+			return writeJSON(e.stdout, s)
+		}
+		return printStatus(e.stdout, s, time.Now())
+	}
+	return cmd
+}
+
+// printStatus writes the status for people.
+func printStatus(w io.Writer, s *api.Status, now time.Time) error {
+	rows := [][]string{{"health", s.Health}}
+	for _, p := range s.Problems {
+		rows = append(rows, []string{"problem", p})
+	}
+	if s.Policy.Error != "" {
+		rows = append(rows, []string{"problem", "the policy file was refused: " + s.Policy.Error})
+	}
+	rows = append(rows,
+		[]string{"version", s.Version},
+		[]string{"process", fmt.Sprintf("%d, up %s", s.PID, now.Sub(s.Started).Round(time.Second))},
+		[]string{"kernel", s.Kernel},
+		[]string{"policy", fmt.Sprintf("%s, revision %s, since %s", s.Policy.File, s.Policy.Revision,
+			s.Policy.Loaded.Local().Format(time.RFC3339))},
+		[]string{"cgroup", s.Cgroup},
+		[]string{"programs", dash(strings.Join(s.Programs, ", "))},
+		[]string{"features", features(s.Features)},
+		[]string{"namespaces", dash(strings.Join(s.Netns, ", "))},
+		[]string{"judgements", fmt.Sprintf("%d under way", s.Judgements)},
+		[]string{"faults", counts(s.Faults)},
+		[]string{"events lost", strconv.FormatUint(s.EventsDropped, 10)},
+	)
+	if err := writeTable(w, rows); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return writeTable(w, peerRows(s.Peers))
+}
+
+// peerRows makes the table of policies.
+func peerRows(peers []api.PolicyStatus) [][]string {
+	rows := [][]string{{"POLICY", "OPENED", "CLOSED", "OPEN", "STALE", "VERDICTS"}}
+	for i := range peers {
+		p := &peers[i]
+		rows = append(rows, []string{
+			p.Name, strconv.FormatUint(p.Opened, 10), strconv.FormatUint(p.Closed, 10),
+			strconv.FormatUint(p.Opened-min(p.Opened, p.Closed), 10), counts(p.Stale), counts(p.Verdicts),
+		})
+	}
+	return rows
+}
+
+// counts writes the figures that are not 0, "none" without one.
+func counts(m map[string]uint64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if m[name] != 0 {
+			parts = append(parts, fmt.Sprintf("%s=%d", name, m[name]))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, " ")
+}
+
+func features(m map[string]bool) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, name+" "+yesNo(m[name]))
+	}
+	return dash(strings.Join(parts, ", "))
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Kinds of events.
+const (
+	eventReady = "ready" // listening, or the pool is open
+	eventSent  = "sent"  // a request goes out now
+	eventDone  = "done"  // the last request sent has its outcome
+)
+
+// event is a line on the standard output of a client or a peer.
+type event struct {
+	Kind string `json:"kind"`
+	// At is the moment on CLOCK_MONOTONIC, which all processes share.
+	At time.Duration `json:"at_ns,omitempty"`
+	// Pool holds the local addresses of a client's connections (ready).
+	Pool []string `json:"pool,omitempty"`
+	// Err, Server and Local are those of a Request (done).
+	Err    string `json:"err,omitempty"`
+	Server string `json:"server,omitempty"`
+	Local  string `json:"local,omitempty"`
+}
+
+// emit writes one line.
+func emit(w io.Writer, e event) error {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = w.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("tell the demo: %w", err)
+	}
+	return nil
+}

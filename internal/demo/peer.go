@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+)
+
+// Peer is the main function of a process that answers HTTP requests with its
+// name until ctx ends. It says on standard output when it listens.
+func Peer(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet(PeerCommand, flag.ContinueOnError)
+	listen := flags.String("listen", "", "address:port to listen on")
+	name := flags.String("name", "", "what to answer")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var cfg net.ListenConfig
+	cfg.SetMultipathTCP(false) // Go's default where the kernel can
+	ln, err := cfg.Listen(ctx, "tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("listen as %s: %w", *name, err)
+	}
+	if err := emit(os.Stdout, event{Kind: eventReady}); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return serve(ctx, ln, *name)
+}
+
+// serve answers each request once its body has come, and never ends a
+// connection by itself before ctx ends. It closes ln.
+func serve(ctx context.Context, ln net.Listener, name string) error {
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return // the client is gone
+		}
+		_, _ = io.WriteString(w, name)
+	})}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve as %s: %w", name, err)
+	}
+	return nil
+}
