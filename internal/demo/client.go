@@ -36,9 +36,13 @@ type client struct {
 	http *http.Client
 	url  string
 	now  func() time.Duration // CLOCK_MONOTONIC
+	late lateness
 }
 
 func (c *client) run(ctx context.Context, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go c.late.run(ctx, c.now)
 	pool, err := c.open(ctx, poolConns)
 	if err != nil {
 		return fmt.Errorf("open pool: %w", err)
@@ -83,7 +87,7 @@ func (c *client) send(ctx context.Context, body io.Reader, got func(httptrace.Go
 	}})
 	var err error
 	done.Server, err = c.exchange(ctx, body)
-	done.At = c.now()
+	done.At, done.Late = c.now(), c.late.max()
 	if err != nil {
 		done.Err = err.Error()
 	}

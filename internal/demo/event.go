@@ -23,6 +23,8 @@ type event struct {
 	At time.Duration `json:"at_ns,omitempty"`
 	// Pool holds the local addresses of a client's connections (ready).
 	Pool []string `json:"pool,omitempty"`
+	// Late is how late the client's timers fired at worst, so far (done).
+	Late time.Duration `json:"late_ns,omitempty"`
 	// Err, Server and Local are those of a Request (done).
 	Err    string `json:"err,omitempty"`
 	Server string `json:"server,omitempty"`

@@ -9,10 +9,15 @@ import (
 	"time"
 )
 
-// Slack is how much later than its figure a moment may come. Timers fire late,
-// never early: the kernel's timer wheel rounds a timer up by as much as an
-// eighth, a keepalive's end is the sum of several, and the machine may be busy.
+// Slack is how much later than its figure a moment may come on a machine with
+// time to spare. Timers fire late, never early: the kernel's timer wheel rounds a
+// timer up by as much as an eighth, and a keepalive's end is the sum of several.
+// How late the timers of a run's client fired at worst, measured meanwhile, comes
+// on top.
 const Slack = 1500 * time.Millisecond
+
+// maxLate is how late timers may fire before the figures of a run mean nothing.
+const maxLate = 5 * time.Second
 
 // Units of a Figure.
 const (
@@ -80,9 +85,12 @@ func between(name string, measured, from, to time.Duration) Figure {
 	return f
 }
 
-// late is a time that may come up to Slack after its figure.
-func late(name string, measured, figure time.Duration) Figure {
-	return between(name, measured, figure, figure+Slack)
+// slack is how much later than its figure a time of one run may come.
+type slack time.Duration
+
+// late is a time that may come that much after its figure.
+func (s slack) late(name string, measured, figure time.Duration) Figure {
+	return between(name, measured, figure, figure+time.Duration(s))
 }
 
 // never is the time of what did not happen.

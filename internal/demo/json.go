@@ -34,6 +34,7 @@ type (
 		Measured string        `json:"measured"`
 		Held     bool          `json:"held"`
 		Gone     seconds64     `json:"stale_gone_s"`
+		Late     seconds64     `json:"timers_late_s"`
 		Figures  []jsonFigure  `json:"figures"`
 		Requests []jsonRequest `json:"requests"`
 	}
@@ -103,7 +104,7 @@ func (i *Incident) json() jsonIncident {
 func (r *Row) json() jsonRow {
 	doc := jsonRow{
 		Run: r.Run, First: seconds64(r.First), Incident: r.Incident, Measured: r.Measured, Held: r.Held(),
-		Gone: seconds64(r.Gone), Figures: []jsonFigure{}, Requests: []jsonRequest{},
+		Gone: seconds64(r.Gone), Late: seconds64(r.Late), Figures: []jsonFigure{}, Requests: []jsonRequest{},
 	}
 	for _, f := range r.Figures {
 		doc.Figures = append(doc.Figures, jsonFigure{

@@ -68,6 +68,22 @@ func TestTheIncidentsOwnFiguresHold(t *testing.T) {
 	}
 }
 
+// TestLateTimers: how late the machine's timers were comes on top of the slack,
+// and means nothing any more when they were very late.
+func TestLateTimers(t *testing.T) {
+	recs := asMeasured()
+	recs[0].requests[0].Took = at(33)
+	if judged(recs).Rows[0].Held() {
+		t.Error("3 s late held on a machine that was not")
+	}
+	if recs[0].late = at(2); !judged(recs).Rows[0].Held() {
+		t.Error("3 s late did not hold on a machine that was 2 s late itself")
+	}
+	if recs[0].late = at(6); judged(recs).Rows[0].Held() {
+		t.Error("held on a machine that was 6 s late")
+	}
+}
+
 // Each of these must break the figure named, in that row and no other.
 func TestWhatMustNotHold(t *testing.T) {
 	const noAgent, bound20, bound15, only3, only16, reports = 0, 1, 2, 3, 4, 5

@@ -177,6 +177,7 @@ func (rec *poolRecord) add(e event, fault time.Duration) {
 	}
 	last := &rec.requests[len(rec.requests)-1]
 	last.Took = at - last.Sent
+	rec.late = max(rec.late, e.Late)
 	last.Err, last.Server, last.Local = e.Err, e.Server, e.Local
 	if last.Err == "" && last.Server != "replacement" {
 		last.Err = fmt.Sprintf("answered by %q", last.Server)

@@ -50,6 +50,8 @@ type Row struct {
 	Incident, Measured string
 	Figures            []Figure
 	Requests           []Request
+	// Late is how late the client's timers fired at worst.
+	Late time.Duration
 	// Gone is when the last stale connection was gone; negative: never.
 	Gone time.Duration
 }

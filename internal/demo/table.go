@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // WriteTable writes the result for people: each incident's rows with the
@@ -32,10 +33,20 @@ func (i *Incident) write(w io.Writer) error {
 		return err // cannot be: b takes everything
 	}
 	fmt.Fprintf(&b, "\nTimes count from the drop, those of a failure from its sending. Timers fire late, never\n"+
-		"early: a time may exceed its figure by up to %.1f s and may not fall short of it.\n", Slack.Seconds())
+		"early: a time may not fall short of its figure, and may exceed it by up to %.1f s and what\n"+
+		"the timers of that run were late at worst, here %.2f s.\n", Slack.Seconds(), i.late().Seconds())
 	b.WriteString("\n" + i.closing() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// late is the worst of all rows.
+func (i *Incident) late() time.Duration {
+	worst := time.Duration(0)
+	for _, r := range i.Rows {
+		worst = max(worst, r.Late)
+	}
+	return worst
 }
 
 // closing is the last sentence, or the list of what did not hold.
