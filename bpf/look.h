@@ -43,6 +43,8 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 		flags |= SH_LOOK_MD5_OR_AO;
 	if (bpf_core_field_exists(tp->ao_info) && tp->ao_info)
 		flags |= SH_LOOK_MD5_OR_AO;
+	if (sock_flag(&tp->inet_conn.icsk_inet.sk, bpf_core_enum_value(enum sock_flags, SOCK_DEAD)))
+		flags |= SH_LOOK_ORPHAN;
 	if (BPF_CORE_READ_BITFIELD(tp, repair))
 		flags |= SH_LOOK_REPAIR;
 	return flags;

@@ -168,6 +168,7 @@ enum sh_look_flags {
 	SH_LOOK_REPAIR = 1 << 4,
 	SH_LOOK_DEV_DOWN = 1 << 5,
 	SH_LOOK_RECORD = 1 << 6,
+	SH_LOOK_ORPHAN = 1 << 7, /* no process has it open any more */
 };
 
 /* One look at one socket (conn.Snapshot in Go). */

@@ -72,6 +72,7 @@ struct sock_common {
 };
 
 enum sock_flags {
+	SOCK_DEAD = 0,
 	SOCK_DONE = 1,
 	SOCK_KEEPOPEN = 3,
 };

@@ -279,6 +279,22 @@ func TestSweep(t *testing.T) {
 	wantWorks(t, other, otherPeer)
 }
 
+// TestOrphan: an application that closes first and reports then still helps the
+// other connections to that peer.
+func TestOrphan(t *testing.T) {
+	b := newBed(t, patient)
+	client, server := labtest.PairTo(t, labtest.Dialer{NS: b.Client}, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7100))
+	sibling, siblingPeer := labtest.PairTo(t, labtest.Dialer{NS: b.Client}, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7100))
+	exchange(t, client, server)
+	exchange(t, sibling, siblingPeer)
+	labtest.Fault(t)(b.DropPort(7100))
+	client.Write([]byte("request"))
+	r := report(b.Client, client, 0)
+	client.Close()
+	wantVerdict(t, b.judge(t, r), verdict.DeadPath, verdict.ReasonOrphan, agent.ActionNone)
+	wantAborted(t, sibling)
+}
+
 // TestNotTheirs: nothing is closed, nor even seen, by who has no business there.
 func TestNotTheirs(t *testing.T) {
 	b := newBed(t, patient)

@@ -101,7 +101,7 @@ func (s *stats) judged(r *Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add(&s.verdicts, VerdictKey{r.Policy, r.Verdict})
-	if r.Verdict == verdict.DeadPath {
+	if r.Verdict == verdict.DeadPath && r.Reason == "" {
 		add(&s.closes, CloseKey{r.Policy, r.Action})
 	}
 	if s.observe != nil {

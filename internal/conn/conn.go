@@ -168,6 +168,9 @@ type Snapshot struct {
 	ProbesOut   uint8         // unanswered keepalives or window probes
 
 	MPTCP, MD5OrAO, Repair bool
+	// Orphan says that no process has the socket open any more; the kernel
+	// still delivers what was written, or gives up at the bound.
+	Orphan bool
 	// Timestamps says that the connection uses TCP timestamps (RFC 7323); the
 	// next segment then carries CLOCK_MONOTONIC in milliseconds (microseconds
 	// where TimestampUsec) plus TSOffset, and echoes TSRecent.

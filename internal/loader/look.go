@@ -103,6 +103,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		MPTCP:         has(lookupShLookFlagsSH_LOOK_MPTCP),
 		MD5OrAO:       has(lookupShLookFlagsSH_LOOK_MD5OR_AO),
 		Repair:        has(lookupShLookFlagsSH_LOOK_REPAIR),
+		Orphan:        has(lookupShLookFlagsSH_LOOK_ORPHAN),
 		Timestamps:    has(lookupShLookFlagsSH_LOOK_TSTAMP),
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,

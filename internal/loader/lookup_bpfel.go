@@ -65,6 +65,7 @@ const (
 	lookupShLookFlagsSH_LOOK_REPAIR      lookupShLookFlags = 16
 	lookupShLookFlagsSH_LOOK_DEV_DOWN    lookupShLookFlags = 32
 	lookupShLookFlagsSH_LOOK_RECORD      lookupShLookFlags = 64
+	lookupShLookFlagsSH_LOOK_ORPHAN      lookupShLookFlags = 128
 )
 
 type lookupShLookPacket struct {

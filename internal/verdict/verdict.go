@@ -53,6 +53,7 @@ const (
 	ReasonEnded        = "ended"         // gone: closed by its application
 	ReasonBound        = "bound"         // gone: the kernel's own bound ended it
 	ReasonDestroyed    = "destroyed"     // gone: closed from outside meanwhile
+	ReasonOrphan       = "orphan"        // dead_path: closed by its application already
 	ReasonNoRoute      = "no_route"      // local_fault
 	ReasonNoCarrier    = "no_carrier"    // local_fault
 )
@@ -63,8 +64,9 @@ type Verdict struct {
 	Reason string
 }
 
-// Condemns reports whether the verdict calls for closing the socket.
-func (v Verdict) Condemns() bool { return v.Word == DeadPath }
+// Condemns reports whether the verdict calls for closing the socket; one that
+// its application has closed already needs no closing.
+func (v Verdict) Condemns() bool { return v.Word == DeadPath && v.Reason == "" }
 
 // End says how a socket ended that is no longer found.
 type End uint8
@@ -197,6 +199,11 @@ func last(in Input) Verdict {
 		return Verdict{Unknown, ReasonProbeBlocked}
 	case in.Probe.Sent < in.Probe.Wanted:
 		return Verdict{Unknown, ReasonProbeFailed}
+	}
+	if after.Orphan {
+		// Nobody waits for it; the bound ends it, and before Linux 6.11 to
+		// destroy it would leak it (kernel-facts C5).
+		return Verdict{Word: DeadPath, Reason: ReasonOrphan}
 	}
 	return Verdict{Word: DeadPath}
 }

@@ -80,6 +80,7 @@ func TestAfterProbe(t *testing.T) {
 	}{
 		{"silence", silent, asked, Verdict{Word: DeadPath}},
 		{"silence with old bytes unread", with(silent, func(s *conn.Snapshot) { s.RcvNxt++ }), asked, Verdict{Word: DeadPath}},
+		{"silence after its application closed it", with(silent, func(s *conn.Snapshot) { s.Orphan = true }), asked, Verdict{Word: DeadPath, Reason: ReasonOrphan}},
 		{"probe answered", look(end, 90*time.Second, 104*time.Second), asked, Verdict{Word: AliveSlow}},
 		{"answered within the tick of the first look", with(silent, func(s *conn.Snapshot) { s.PacketStamp++ }), asked, Verdict{Word: AliveSlow}},
 		{"upload moves on", with(silent, func(s *conn.Snapshot) { s.BytesAcked++ }), asked, Verdict{Word: AliveSlow}},
@@ -101,7 +102,7 @@ func TestAfterProbe(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
-		if got.Condemns() != (got.Word == DeadPath) {
+		if got.Condemns() != (got == Verdict{Word: DeadPath}) {
 			t.Errorf("%s: %s condemns: %v", test.name, got.Word, got.Condemns())
 		}
 	}
