@@ -37,6 +37,7 @@ func (d *decoder) entry(e *entry) {
 	if e.cidrsAt == (pos{}) {
 		d.errorf(e.at, "peer has no cidrs: add cidrs, such as cidrs: [10.20.0.0/16]")
 	}
+	d.askable(&e.app, e.settings.directions)
 	cidrs, excepts := d.unique(e.cidrs, "cidr"), d.unique(e.except, "except")
 	for _, c := range e.except {
 		if _, ok := enclosing(c.Prefix, cidrs); !ok && !e.cidrsBad && e.cidrsAt != (pos{}) {
@@ -148,10 +149,13 @@ func (d *decoder) sizes(f *file) {
 
 // peer gives the entry its final form.
 func (e *entry) peer() Peer {
+	s := e.settings
 	return Peer{
-		Name: e.name, Line: e.at.line, Options: e.settings.options(),
-		Probe:      Probe{Window: e.settings.window.value, Attempts: e.settings.attempts.value},
-		Directions: e.settings.directions.value,
+		Name: e.name, Line: e.at.line, Options: s.options(),
+		Probe:    Probe{Window: s.window.value, Attempts: s.attempts.value},
+		Override: s.override.value, Observe: s.observe.value,
+		CloseSilentAfter: s.silent.value, AppProbe: e.app.probe(),
+		Directions: s.directions.value,
 		Ports:      e.ports, CIDRs: e.cidrs, Except: e.except,
 	}
 }

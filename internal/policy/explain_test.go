@@ -40,6 +40,39 @@ peers:
 	golden(t, "explain.txt", strings.Join(out, "\n\n")+"\n")
 }
 
+// What is not the default is named, and who is asked in which direction.
+func TestExplainJudging(t *testing.T) {
+	p := mustParse(t, `version: 1
+peers:
+  - name: strict
+    cidrs: [10.1.0.0/16]
+    app_override: enforce
+    app_probe: {http: {port: 7101, path: /healthz}}
+    close_silent_after: 10m
+  - name: loose
+    cidrs: [10.2.0.0/16]
+    app_override: allow
+    app_probe: {grpc: {}, timeout: 1500ms, on_hung: none}
+    direction: outbound
+  - name: watched
+    cidrs: [10.3.0.0/16]
+    action: observe
+    app_probe: {send: {port: 6379, data: "PING\r\n"}}
+    close_silent_after: 3s
+    direction: inbound
+  - name: service
+    cidrs: [10.4.0.0/16]
+    app_probe: {grpc: {service: buffer.v1.Buffer}}
+    action: observe
+    direction: outbound
+`)
+	var out []string
+	for _, service := range []string{"10.1.0.1:7100", "10.2.0.1:7100", "10.3.0.1:7100", "10.4.0.1:7100"} {
+		out = append(out, p.Explain(netip.MustParseAddrPort(service)).String())
+	}
+	golden(t, "explain_judging.txt", strings.Join(out, "\n\n")+"\n")
+}
+
 // Explain and Match speak of the same peer.
 func TestExplainMatches(t *testing.T) {
 	p := mustParse(t, Example())

@@ -3,10 +3,13 @@
 package policy
 
 import (
+	"bufio"
 	"errors"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -27,6 +30,9 @@ func FuzzParse(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte(head + `  - {name: a, cidrs: ["::/0", 10.0.0.0/8], except: [10.1.0.0/16], ports: [1, 5-9], direction: inbound}`))
+	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {send: {data: "PING\r\n", port: 1}, on_hung: none}, action: observe}`))
+	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {send: {hex: "00 ff"}, timeout: 1m}, close_silent_after: 24h}`))
+	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {grpc: {service: a.B}}, app_override: allow}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := Parse("fuzz.yaml", b)
 		if err == nil {
@@ -77,5 +83,29 @@ func consistent(t *testing.T, p *Policy) {
 			peer.Probe.Attempts < 1 || peer.Directions&^Both != 0 || peer.Directions == 0 || len(peer.CIDRs) == 0 {
 			t.Fatalf("peer %+v", peer)
 		}
+		if peer.Override > Allow || peer.CloseSilentAfter != 0 && peer.CloseSilentAfter < peer.Probe.Window || peer.CloseSilentAfter > maxSilent {
+			t.Fatalf("peer %+v", peer)
+		}
+		if peer.AppProbe != nil && !askable(peer.AppProbe) {
+			t.Fatalf("application probe %+v", peer.AppProbe)
+		}
 	}
+}
+
+// askable reports whether a prober can ask it: one kind, and its fields alone.
+func askable(a *AppProbe) bool {
+	if a.Timeout < minAppTimeout || a.Timeout > maxAppTimeout {
+		return false
+	}
+	switch a.Kind {
+	case AppHTTP:
+		line := "GET " + a.Path + " HTTP/1.1\r\nHost: a\r\n\r\n"
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line)))
+		return err == nil && r.RequestURI == a.Path && a.Path[0] == '/' && a.Service == "" && a.Send == nil
+	case AppGRPC:
+		return a.Path == "" && a.Send == nil && len(a.Service) <= maxService
+	case AppSend:
+		return a.Path == "" && a.Service == "" && len(a.Send) >= 1 && len(a.Send) <= maxSend
+	}
+	return false
 }

@@ -16,8 +16,10 @@ type field struct {
 	def, want string
 	// read takes the value of the key.
 	read func(n *yaml.Node)
-	// sub are the keys of a nested mapping.
-	sub []field
+	// sub are the keys of a nested mapping. mark, where it is not nil, learns
+	// where that was given, and whether it was no mapping.
+	sub  []field
+	mark *mark
 	// later is the remedy for a key this version does not know yet.
 	later string
 }
@@ -61,7 +63,10 @@ func (d *decoder) field(key, value *yaml.Node, fields []field) {
 		case f.later != "":
 			d.errorf(at(key), "%s is not supported yet: %s", f.name, f.later)
 		case f.sub != nil:
-			d.mapping(value, f.name, f.sub)
+			ok := d.mapping(value, f.name, f.sub)
+			if f.mark != nil {
+				f.mark.at, f.mark.bad = at(key), !ok
+			}
 		default:
 			f.read(value)
 		}

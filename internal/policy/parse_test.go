@@ -101,6 +101,9 @@ defaults:
   keepalive: {idle: 6s, count: 7}
   probe: {attempts: 4}
   direction: inbound
+  app_override: allow
+  action: observe
+  close_silent_after: 10m
 peers:
   - {name: inherits, cidrs: [10.1.0.0/16]}
   - name: overrides
@@ -116,19 +119,26 @@ peers:
     silence: off
     close_silent_after: off
     action: close
+  - {name: enforces, cidrs: [10.3.0.0/16], app_override: enforce, close_silent_after: 1500ms, probe: {window: 1500ms, attempts: 3}}
 `)
 	want := []Peer{
 		{
-			Name: "inherits", Line: 8, Directions: Directions(conn.Inbound),
+			Name: "inherits", Line: 11, Override: Allow, Observe: true, CloseSilentAfter: 10 * time.Minute, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 3 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 8, 30}},
+			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 11, 30}},
 		},
 		{
-			Name: "overrides", Line: 9, Directions: Both,
+			Name: "overrides", Line: 12, Directions: Both,
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 7, UserTimeout: 40 * time.Second},
 			Probe:   Probe{Window: 2 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 10, 13}},
+			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 13, 13}},
+		},
+		{
+			Name: "enforces", Line: 25, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, Directions: Directions(conn.Inbound),
+			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
+			Probe:   Probe{Window: 1500 * time.Millisecond, Attempts: 3},
+			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 25, 30}},
 		},
 	}
 	if diff := cmp.Diff(want, p.Peers, comparePrefixes); diff != "" {
@@ -151,6 +161,16 @@ func TestRangesInclusive(t *testing.T) {
 		"ports: [1-65535]",
 		"except: []",
 		"keepalive: {}",
+		"close_silent_after: 3s",
+		"close_silent_after: 24h",
+		"close_silent_after: 500ms, probe: {window: 500ms, attempts: 1}",
+		"app_probe: {http: {port: 1}, timeout: 100ms}",
+		"app_probe: {http: {port: 65535}, timeout: 1m}",
+		"app_probe: {http: {path: /" + strings.Repeat("p", maxPath-1) + "}}",
+		"app_probe: {grpc: {service: " + strings.Repeat("s", maxService) + "}}",
+		"app_probe: {send: {data: " + strings.Repeat("d", maxSend) + "}}",
+		"app_probe: {send: {hex: " + strings.Repeat("0d", maxSend) + "}}",
+		"app_probe: {grpc: {port: 7101}}, direction: inbound",
 	} {
 		if _, err := Parse("p", []byte(head+"  - {name: a, cidrs: [10.0.0.0/8], "+text+"}\n")); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -192,8 +212,14 @@ func TestExample(t *testing.T) {
 		}
 	}
 	bare := mustParse(t, head+"  - {name: a, cidrs: [10.0.0.0/8]}\n").Peers[0]
-	if p.Peers[0].Options != bare.Options || p.Peers[0].Probe != bare.Probe || p.Peers[0].Directions != bare.Directions {
-		t.Errorf("example's defaults %+v differ from those built in %+v", p.Peers[0], bare)
+	shown := p.Peers[0]
+	shown.Name, shown.Line, shown.CIDRs, shown.Except, shown.Ports = bare.Name, bare.Line, bare.CIDRs, bare.Except, bare.Ports
+	if bare.AppProbe != nil || shown.AppProbe == nil || !shown.AppProbe.CloseHung || shown.AppProbe.Timeout != 10*time.Second {
+		t.Errorf("application probes: shown %+v, built in %+v", shown.AppProbe, bare.AppProbe)
+	}
+	shown.AppProbe = nil
+	if diff := cmp.Diff(bare, shown, comparePrefixes); diff != "" {
+		t.Errorf("example's defaults (-built in +example):\n%s", diff)
 	}
 }
 

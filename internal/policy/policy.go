@@ -31,6 +31,8 @@ type Policy struct {
 	File string
 	// Revision is a short hash of the file's content: 12 hexadecimal digits.
 	Revision string
+	// Text is the file's content.
+	Text string
 	// Peers stand in the order of the file. Rule.Peer is an index into it.
 	Peers []Peer
 
@@ -47,6 +49,15 @@ type Peer struct {
 	// Options are the values the sockets get. KeepAlive is always true.
 	Options conn.Options
 	Probe   Probe
+	// Override says what becomes of what the application sets.
+	Override Override
+	// Observe decides and records but closes nothing (action: observe).
+	Observe bool
+	// CloseSilentAfter is how long a call may stay without payload although
+	// the path answers; 0: for ever.
+	CloseSilentAfter time.Duration
+	// AppProbe asks the application itself; nil: nobody does.
+	AppProbe *AppProbe
 	// Directions are the directions the entry speaks of, never 0.
 	Directions Directions
 	// Ports are the service's ports, sorted and apart from each other; empty
@@ -64,6 +75,47 @@ type Probe struct {
 	Window   time.Duration // whole milliseconds, at least Attempts x 500 ms
 	Attempts int           // at least 1
 }
+
+// Override says what becomes of the options that an application sets. The
+// values are those of the BPF programs.
+type Override uint8
+
+// Overrides.
+const (
+	Tighten Override = 0 // the application may only shorten
+	Enforce Override = 1 // the policy's values, whatever the application asks
+	Allow   Override = 2 // the application's values where it sets any
+)
+
+// AppProbe is a question to the application at the peer's address, on a new
+// connection. Any answer is life.
+type AppProbe struct {
+	// Kind is AppHTTP, AppGRPC or AppSend.
+	Kind AppKind
+	// Port to ask; 0: the port of the connection in question.
+	Port uint16
+	// Path is what AppHTTP gets, "/" where the file names none.
+	Path string
+	// Service is what AppGRPC asks grpc.health.v1 about, "" the server itself.
+	Service string
+	// Send is what AppSend writes; any byte back is an answer.
+	Send []byte
+	// Timeout is how long the answer may take, connecting not included.
+	Timeout time.Duration
+	// CloseHung closes a connection whose application stays silent
+	// (on_hung: close); else that is only recorded (on_hung: none).
+	CloseHung bool
+}
+
+// AppKind is a kind of application probe.
+type AppKind string
+
+// The kinds, as the file names them.
+const (
+	AppHTTP AppKind = "http"
+	AppGRPC AppKind = "grpc"
+	AppSend AppKind = "send"
+)
 
 // MinSpacing is the least time between two attempts: a Linux peer answers the
 // out-of-window segments of one connection no more often
@@ -143,7 +195,7 @@ func Parse(filename string, b []byte) (*Policy, error) {
 		return nil, &d.errs
 	}
 	sum := sha256.Sum256(b)
-	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6])}
+	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6]), Text: string(b)}
 	for _, e := range f.peers {
 		p.Peers = append(p.Peers, e.peer())
 	}

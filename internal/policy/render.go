@@ -20,7 +20,7 @@ func (e Explanation) String() string {
 			blocks[i] = head + e.nobody(a)
 			continue
 		}
-		blocks[i] = head + e.rule(a) + a.Figures.rows()
+		blocks[i] = head + e.rule(a) + a.rows()
 	}
 	return strings.Join(blocks, "\n\n")
 }
@@ -40,14 +40,23 @@ func (e Explanation) nobody(a Answer) string {
 	return b.String()
 }
 
-// rows renders the figures in two columns, each row after a newline.
-func (f Figures) rows() string {
+// rows renders the figures and what is not the default in two columns, each
+// row after a newline.
+func (a Answer) rows() string {
 	var b strings.Builder
 	put := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, row, label, fmt.Sprintf(format, args...))
 	}
-	put("idle bound", "%s after the last packet (%s with the latest timers)", most(f.IdleBound), most(f.IdleBoundLatest))
-	put("in-flight bound", "%s after the first send (%s with the latest timers)", most(f.InFlightBound), most(f.InFlightBoundLatest))
+	f, loose := a.Figures, ""
+	switch a.Peer.Override {
+	case Enforce:
+		put("app override", "enforce: these values hold whatever the application sets")
+	case Allow:
+		put("app override", "allow: the figures hold where the application sets none of these options")
+		loose = ", the application may loosen this"
+	}
+	put("idle bound", "%s after the last packet (%s with the latest timers)%s", most(f.IdleBound), most(f.IdleBoundLatest), loose)
+	put("in-flight bound", "%s after the first send (%s with the latest timers)%s", most(f.InFlightBound), most(f.InFlightBoundLatest), loose)
 	put("lost probes forgiven", "%d in a row", f.LostProbes)
 	if f.SurvivesIdle > 0 {
 		put("outage survived", "idle: any up to %s, up to %s where it begins right after a packet", least(f.SurvivesIdle), least(f.SurvivesIdleFresh))
@@ -55,8 +64,54 @@ func (f Figures) rows() string {
 		put("outage survived", "idle: only up to %s where it begins right after a packet", least(f.SurvivesIdleFresh))
 	}
 	put("", "in flight: any up to %s, up to %s on a near path", least(f.SurvivesInFlight), least(f.SurvivesInFlightNear))
-	put("with a report", "judged within %s; survived where the path is well %s after the report", most(f.ReportBound), least(f.SurvivesReport))
+	judged := "judged"
+	if a.Peer.AppProbeOf(a.Direction) != nil {
+		judged = "path judged"
+	}
+	put("with a report", "%s within %s; survived where the path is well %s after the report", judged, most(f.ReportBound), least(f.SurvivesReport))
+	a.judging(put)
 	return b.String()
+}
+
+// judging puts what a judgement does beyond closing a connection whose path is
+// dead.
+func (a Answer) judging(put func(label, format string, args ...any)) {
+	p, closed := a.Peer, "closed"
+	if p.Observe {
+		closed = "recorded"
+	}
+	switch q := p.AppProbeOf(a.Direction); {
+	case q != nil && q.CloseHung:
+		put("application", "asked where the path answers: %s; not one byte in %s: %s", q, most(q.Timeout), closed)
+	case q != nil:
+		put("application", "asked where the path answers: %s; not one byte in %s: recorded", q, most(q.Timeout))
+	case p.AppProbe != nil:
+		put("application", "not asked: the peer of an inbound connection is a client")
+	}
+	if p.CloseSilentAfter > 0 {
+		put("silent limit", "a reported call without payload for %s: %s, although the path answers", most(p.CloseSilentAfter), closed)
+	}
+	if p.Observe {
+		put("action", "observe: what is judged dead is recorded, not closed; the bounds hold all the same")
+	}
+}
+
+// String returns the question, such as "http GET /healthz at port 7101".
+func (a *AppProbe) String() string {
+	what := fmt.Sprintf("send %d bytes", len(a.Send))
+	switch a.Kind {
+	case AppHTTP:
+		what = "http GET " + clip(a.Path)
+	case AppGRPC:
+		what = "grpc health of the server"
+		if a.Service != "" {
+			what = "grpc health of " + clip(a.Service)
+		}
+	}
+	if a.Port == 0 {
+		return what + " at the same port"
+	}
+	return fmt.Sprintf("%s at port %d", what, a.Port)
 }
 
 // most and least write seconds with one decimal at most, rounded so that the

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
 )
 
 // Ranges of the kernel (kernel-facts T13) and of the probe.
@@ -17,6 +19,7 @@ const (
 	probeSpacing   = 500 * time.Millisecond // kernel-facts P5
 	maxWindow      = time.Minute
 	maxAttempts    = int(maxWindow / probeSpacing)
+	maxSilent      = 24 * time.Hour
 )
 
 // file is the whole file before it is checked as a whole.
@@ -38,6 +41,7 @@ type entry struct {
 	cidrsBad        bool
 	ports           []PortRange
 	portsBad        bool
+	app             appProbe
 	settings        settings
 }
 
@@ -58,7 +62,7 @@ func (d *decoder) peerFields(e *entry) []field {
 		{name: "cidrs", want: "1 or more", read: func(n *yaml.Node) { d.cidrs(n, e) }},
 		{name: "except", def: "none", want: "inside cidrs", read: func(n *yaml.Node) { d.except(n, e) }},
 		{name: "ports", def: "all", want: "1 to 65535", read: func(n *yaml.Node) { d.ports(n, e) }},
-		{name: "app_probe", later: "remove it, a connection is probed in its path only"},
+		d.appProbeField(&e.app),
 	}
 	return append(fields, d.settingFields(&e.settings)...)
 }
@@ -84,16 +88,18 @@ func (d *decoder) settingFields(s *settings) []field {
 		{name: "user_timeout", def: short(b.userTimeout.value), want: "1ms to 2147483647ms",
 			read: duration(d, &s.userTimeout, "user_timeout", time.Millisecond, maxUserTimeout, time.Millisecond)},
 		{name: "keepalive", sub: keepalive},
-		{name: "direction", def: b.directions.value.String(), want: "outbound, inbound, both",
-			read: func(n *yaml.Node) { d.direction(n, s) }},
-		d.fixed("app_override", "tighten", "enforce", "allow"),
+		choose(d, &s.directions, "direction", b.directions.value, choice[Directions]{"outbound", Directions(conn.Outbound)},
+			choice[Directions]{"inbound", Directions(conn.Inbound)}, choice[Directions]{"both", Both}),
+		choose(d, &s.override, "app_override", b.override.value,
+			choice[Override]{"tighten", Tighten}, choice[Override]{"enforce", Enforce}, choice[Override]{"allow", Allow}),
 		d.fixed("existing", "ignore", "adopt"),
 		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
 		d.fixed("connect_timeout", "off"),
 		{name: "probe", sub: probe},
 		d.fixed("silence", "off"),
-		d.fixed("close_silent_after", "off"),
-		d.fixed("action", "close", "observe"),
+		{name: "close_silent_after", def: "off", want: "off, 500ms to 24h",
+			read: durationOrOff(d, &s.silent, "close_silent_after", probeSpacing, maxSilent, time.Millisecond)},
+		choose(d, &s.observe, "action", b.observe.value, choice[bool]{"close", false}, choice[bool]{"observe", true}),
 	}
 }
 
@@ -137,7 +143,7 @@ func (d *decoder) peers(n *yaml.Node, f *file) {
 		d.errorf(at(nodes[MaxPeers]), "peer %d of %d is above the limit of %d: give one peer several cidrs", MaxPeers+1, len(nodes), MaxPeers)
 	}
 	for _, one := range nodes {
-		e := &entry{at: at(one)}
+		e := &entry{at: at(one), app: builtinProbe()}
 		if d.mapping(one, "a peer", d.peerFields(e)) {
 			f.peers = append(f.peers, e)
 		}

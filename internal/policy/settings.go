@@ -18,6 +18,9 @@ type setting[T any] struct {
 
 func (s setting[T]) given() bool { return s.at != pos{} }
 
+// mark is a setting that says no more than that it was given.
+type mark = setting[struct{}]
+
 // settings are the keys that may stand in defaults and in a peer.
 type settings struct {
 	userTimeout, idle, interval setting[time.Duration]
@@ -25,6 +28,9 @@ type settings struct {
 	window                      setting[time.Duration]
 	attempts                    setting[int]
 	directions                  setting[Directions]
+	override                    setting[Override]
+	observe                     setting[bool]
+	silent                      setting[time.Duration] // 0: off
 }
 
 // builtin are the values where the file gives none.
@@ -37,6 +43,7 @@ func builtin() settings {
 		window:      setting[time.Duration]{value: 3 * time.Second},
 		attempts:    setting[int]{value: 5},
 		directions:  setting[Directions]{value: Both},
+		override:    setting[Override]{value: Tighten},
 	}
 }
 
@@ -50,6 +57,9 @@ func (s settings) over(below settings) settings {
 	inherit(&s.window, below.window)
 	inherit(&s.attempts, below.attempts)
 	inherit(&s.directions, below.directions)
+	inherit(&s.override, below.override)
+	inherit(&s.observe, below.observe)
+	inherit(&s.silent, below.silent)
 	return s
 }
 
@@ -66,12 +76,13 @@ func (s settings) options() conn.Options {
 	}
 }
 
-// combinations refuses values that are right each alone but let few lost
-// packets kill a healthy connection. It looks only at combinations of which at
+// combinations refuses values that are right each alone but together let few
+// lost packets, or too early a judgement, kill a healthy connection. It looks only at combinations of which at
 // least one part is given here: inherited ones are reported where they stand.
 func (d *decoder) combinations(s settings) {
 	d.keepaliveFits(s)
 	d.attemptsFit(s)
+	d.silentFits(s)
 }
 
 // keepaliveFits: the user timeout overrides the keepalive count (kernel-facts
@@ -105,6 +116,19 @@ func (d *decoder) attemptsFit(s settings) {
 	}
 	d.errorf(where, "probe window %s is below attempts %d x %s = %s, and a peer answers no faster: raise window to %[4]s or lower attempts to %[5]d",
 		short(s.window.value), s.attempts.value, short(probeSpacing), short(need), s.window.value/probeSpacing)
+}
+
+// silentFits: what is closed although its path answers was asked first.
+func (d *decoder) silentFits(s settings) {
+	if s.silent.bad || s.window.bad {
+		return
+	}
+	where, ok := firstGiven(s.silent.at, s.window.at)
+	if !ok || s.silent.value == 0 || s.silent.value >= s.window.value {
+		return
+	}
+	d.errorf(where, "close_silent_after %s is below probe window %s, so that it would judge before the probe is done: "+
+		"raise close_silent_after to %[2]s or shorten the window", short(s.silent.value), short(s.window.value))
 }
 
 // firstGiven returns the first place that is not nowhere.

@@ -31,6 +31,27 @@ func duration(d *decoder, s *setting[time.Duration], name string, low, high, uni
 	}
 }
 
+// durationOrOff reads a duration, or off, which is 0.
+func durationOrOff(d *decoder, s *setting[time.Duration], name string, low, high, unit time.Duration) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		s.at, s.bad = at(n), true
+		text, ok := d.scalar(n, name)
+		if !ok {
+			return
+		}
+		if text == "off" {
+			s.value, s.bad = 0, false
+			return
+		}
+		v, problem := parseDuration(text, low, high, unit)
+		if problem != "" {
+			d.errorf(at(n), "%s %s, or write off", name, problem)
+			return
+		}
+		s.value, s.bad = v, false
+	}
+}
+
 func parseDuration(text string, low, high, unit time.Duration) (time.Duration, string) {
 	if _, err := strconv.ParseUint(text, 10, 64); err == nil && text != "0" {
 		return 0, fmt.Sprintf("%s has no unit: write %[1]ss", clip(text))
@@ -88,21 +109,6 @@ func number(d *decoder, s *setting[int], name string, low, high int) func(*yaml.
 			s.value, s.bad = v, false
 		}
 	}
-}
-
-func (d *decoder) direction(n *yaml.Node, s *settings) {
-	s.directions = setting[Directions]{at: at(n), bad: true}
-	text, ok := d.scalar(n, "direction")
-	if !ok {
-		return
-	}
-	for _, one := range []Directions{1, 2, Both} {
-		if one.String() == text {
-			s.directions.value, s.directions.bad = one, false
-			return
-		}
-	}
-	d.errorf(at(n), "direction %s is unknown: write outbound, inbound or both", quote(text))
 }
 
 func (d *decoder) name(n *yaml.Node, e *entry) {
