@@ -11,7 +11,8 @@
 // Privileges: Do needs CAP_SYS_ADMIN (over the namespace and over the caller's
 // own), New needs CAP_SYS_ADMIN, Caller needs CAP_NET_ADMIN over the namespace
 // asked for, and List and Open of another user's /proc/PID/ns/net need
-// CAP_SYS_PTRACE. Kernel floor: 4.11 (NS_GET_NSTYPE), 4.9 for SIOCGSKNS.
+// CAP_SYS_PTRACE. Kernel floor: 4.11 (NS_GET_NSTYPE, NS_GET_OWNER_UID), 4.9 for
+// SIOCGSKNS.
 //
 // Goroutines: every method may be called from any goroutine, Close included;
 // see Do for what its function may do.
