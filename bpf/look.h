@@ -5,9 +5,12 @@
 
 #include "sock.h"
 
+/* Saturates where 32 bits of milliseconds end, after 49 days. */
 static __always_inline __u32 ticks_to_ms(__u32 ticks)
 {
-	return (__u64)ticks * 1000 / hz;
+	__u64 ms = (__u64)ticks * 1000 / hz;
+
+	return ms > 0xffffffff ? 0xffffffff : ms;
 }
 
 /* What to fill in of the way out: device and its state. */
@@ -45,25 +48,35 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 		flags |= SH_LOOK_MD5_OR_AO;
 	if (sock_flag(&tp->inet_conn.icsk_inet.sk, bpf_core_enum_value(enum sock_flags, SOCK_DEAD)))
 		flags |= SH_LOOK_ORPHAN;
+	/* A process holds the lock: segments wait in the backlog unread. */
+	if (bpf_core_field_exists(tp->inet_conn.icsk_inet.sk.sk_lock.owned) &&
+	    tp->inet_conn.icsk_inet.sk.sk_lock.owned)
+		flags |= SH_LOOK_LOCKED;
+	if (tp->inet_conn.icsk_inet.sk.sk_backlog.len)
+		flags |= SH_LOOK_BACKLOG;
 	if (BPF_CORE_READ_BITFIELD(tp, repair))
 		flags |= SH_LOOK_REPAIR;
 	return flags;
 }
 
-/* The ages: of the last payload and of the last acceptable segment. */
+/*
+ * The ages: of the last payload and of the last acceptable segment. Data that
+ * acknowledges nothing new refreshes only the one stamp, a pure ACK only the
+ * other. As in keepalive_time_elapsed() the ages are unsigned: a stamp may be
+ * older than half the range of a tick counter. Stamps come before the clock, so
+ * that no segment is younger than it.
+ */
 static __always_inline void look_ages(const struct tcp_sock *tp, struct sh_look *out)
 {
-	__u32 now = bpf_jiffies64();
 	__u32 data = tp->inet_conn.icsk_ack.lrcvtime;
 	__u32 ack = tp->rcv_tstamp;
-	/* As keepalive_time_elapsed() does: data that acknowledges nothing new
-	 * refreshes only the one, a pure ACK only the other. */
-	__u32 last = (__s32)(data - ack) > 0 ? data : ack;
+	__u32 now = bpf_jiffies64();
+	__u32 data_age = now - data, ack_age = now - ack;
 
-	/* A segment may come while we read. */
-	out->data_age_ms = (__s32)(now - data) < 0 ? 0 : ticks_to_ms(now - data);
-	out->packet_age_ms = (__s32)(now - last) < 0 ? 0 : ticks_to_ms(now - last);
-	out->packet_stamp = last;
+	out->data_age_ms = ticks_to_ms(data_age);
+	out->packet_age_ms = ticks_to_ms(data_age < ack_age ? data_age : ack_age);
+	out->data_stamp = data;
+	out->ack_stamp = ack;
 }
 
 static __always_inline void look_fill(const struct tcp_sock *tp, struct sh_look *out)

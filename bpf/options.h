@@ -65,4 +65,34 @@ static __always_inline bool sh_tighten(const struct sh_options *policed,
 	return raised;
 }
 
+/* SH_ALLOW: what the application set, the policy's value where it set none. */
+static __always_inline void sh_allow(const struct sh_options *policed, const struct sh_options *app,
+				     struct sh_options *out)
+{
+	*out = *policed;
+	if (app->user_timeout_ms)
+		out->user_timeout_ms = app->user_timeout_ms;
+	if (app->idle_s)
+		out->idle_s = app->idle_s;
+	if (app->interval_s)
+		out->interval_s = app->interval_s;
+	if (app->count)
+		out->count = app->count;
+}
+
+/* The options to set, and whether the user timeout had to be raised for them. */
+static __always_inline bool sh_combine(__u8 override, const struct sh_options *policed,
+				       const struct sh_options *app, struct sh_options *out)
+{
+	switch (override) {
+	case SH_ENFORCE:
+		*out = *policed;
+		return false;
+	case SH_ALLOW:
+		sh_allow(policed, app, out);
+		return false;
+	}
+	return sh_tighten(policed, app, out);
+}
+
 #endif

@@ -52,6 +52,9 @@ SEC("iter/tcp") int sh_provoke(struct bpf_iter__tcp *ctx)
 	want = bpf_map_lookup_elem(&sh_targets, &cookie);
 	if (!want)
 		return 0;
+	/* The same timer ends an orphan in FIN_WAIT2, early. */
+	if (sock_flag(&tp->inet_conn.icsk_inet.sk, bpf_core_enum_value(enum sock_flags, SOCK_DEAD)))
+		return 0;
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	if (!rec)
 		return 0;

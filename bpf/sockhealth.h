@@ -24,6 +24,8 @@ enum sh_direction {
 /* What to do with what the application asks for. */
 enum sh_override {
 	SH_TIGHTEN = 0, /* the application may only shorten */
+	SH_ENFORCE = 1, /* the policy's values, whatever it asks */
+	SH_ALLOW = 2,	/* the application's values where it sets any */
 };
 
 enum sh_option {
@@ -101,10 +103,12 @@ struct sh_counters {
 	__u64 bytes_received; /* of closed connections */
 	__u64 bytes_acked;
 	__u64 stalls; /* first retransmission timeouts */
-	/* Application writes: kept as asked, held at the bound, and results
-	 * whose user timeout had to be raised so that lost probes are forgiven. */
+	/* Application writes: kept as asked, held at the bound, let through
+	 * although looser (SH_ALLOW), and results whose user timeout had to be
+	 * raised so that lost probes are forgiven. */
 	__u64 override_kept;
 	__u64 override_held;
+	__u64 override_allowed;
 	__u64 override_raised;
 };
 
@@ -168,7 +172,9 @@ enum sh_look_flags {
 	SH_LOOK_REPAIR = 1 << 4,
 	SH_LOOK_DEV_DOWN = 1 << 5,
 	SH_LOOK_RECORD = 1 << 6,
-	SH_LOOK_ORPHAN = 1 << 7, /* no process has it open any more */
+	SH_LOOK_ORPHAN = 1 << 7,  /* no process has it open any more */
+	SH_LOOK_LOCKED = 1 << 8,  /* a process holds its lock */
+	SH_LOOK_BACKLOG = 1 << 9, /* segments wait for that process */
 };
 
 /* One look at one socket (conn.Snapshot in Go). */
@@ -191,7 +197,8 @@ struct sh_look {
 	__u32 rcv_wnd;
 	__u32 data_age_ms;
 	__u32 packet_age_ms;
-	__u32 packet_stamp; /* jiffies of the last acceptable segment */
+	__u32 data_stamp; /* jiffies of the last payload */
+	__u32 ack_stamp;  /* jiffies of the last acknowledgement */
 	__u32 srtt_us;
 	__u32 ts_offset;
 	__u32 ts_recent;

@@ -4,13 +4,9 @@
  * connection opens and counts it when it closes, setsockopt holds the bound
  * against what the application sets later. Linux 5.10 and later.
  */
-#include "sock.h"
-#include "options.h"
+#include "hold.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* bpf_setsockopt may be called from setsockopt programs (Linux >= 5.15). */
-const volatile bool can_set_others = true;
 
 struct policy_trie {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -29,21 +25,6 @@ struct {
 } sh_policy SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SH_MAX_POLICIES);
-	__type(key, __u32);
-	__type(value, struct sh_counters);
-} sh_stats SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SH_FAULT_MAX);
-	__type(key, __u32);
-	__type(value, __u64);
-} sh_faults SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } sh_events SEC(".maps");
@@ -55,23 +36,6 @@ const enum sh_fault *const unused_fault __attribute__((unused));
 const enum sh_event_type *const unused_event_type __attribute__((unused));
 const struct sh_prefix *const unused_prefix __attribute__((unused));
 const struct sh_rules *const unused_rules __attribute__((unused));
-
-static __always_inline void fault(__u32 reason)
-{
-	__u64 *n = bpf_map_lookup_elem(&sh_faults, &reason);
-
-	if (n)
-		(*n)++;
-}
-
-static __always_inline struct sh_counters *counters(__u32 policy)
-{
-	struct sh_counters *c = bpf_map_lookup_elem(&sh_stats, &policy);
-
-	if (!c)
-		fault(SH_FAULT_COUNTERS);
-	return c;
-}
 
 /* The rules of the longest prefix that holds the address. */
 static __always_inline struct sh_rules *find_rules(const __u8 *addr)
@@ -101,36 +65,6 @@ static __always_inline struct sh_rule *find_rule(struct sh_rules *rules, __u16 p
 	}
 	return NULL;
 }
-
-/* Sets one option and counts a refusal. ctx is that of the calling program. */
-#define set_opt(ctx, level, name, want, reason)                              \
-	({                                                                   \
-		int value = (want);                                          \
-		if (bpf_setsockopt(ctx, level, name, &value, sizeof(value))) \
-			fault(reason);                                       \
-	})
-
-/*
- * Brings the socket from one set of options to another. Keepalive comes first:
- * a user timeout on a socket whose keepalives are not set yet could end it for
- * one lost packet.
- */
-#define set_options(ctx, from, to)                                                                \
-	({                                                                                        \
-		if ((to)->idle_s != (from)->idle_s)                                               \
-			set_opt(ctx, SOL_TCP, TCP_KEEPIDLE, (to)->idle_s, SH_FAULT_SET_KEEPIDLE); \
-		if ((to)->interval_s != (from)->interval_s)                                       \
-			set_opt(ctx, SOL_TCP, TCP_KEEPINTVL, (to)->interval_s,                    \
-				SH_FAULT_SET_KEEPINTVL);                                          \
-		if ((to)->count != (from)->count)                                                 \
-			set_opt(ctx, SOL_TCP, TCP_KEEPCNT, (to)->count, SH_FAULT_SET_KEEPCNT);    \
-		if ((to)->keepalive != (from)->keepalive)                                         \
-			set_opt(ctx, SOL_SOCKET, SO_KEEPALIVE, (to)->keepalive,                   \
-				SH_FAULT_SET_KEEPALIVE);                                          \
-		if ((to)->user_timeout_ms != (from)->user_timeout_ms)                             \
-			set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, (to)->user_timeout_ms,            \
-				SH_FAULT_SET_USER_TIMEOUT);                                       \
-	})
 
 static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
 {
@@ -187,28 +121,46 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 		rec->opened_ns = bpf_ktime_get_ns();
 		rec->policed = rule->options;
 		sock_options(tp, &rec->app);
-		if (sh_tighten(&rec->policed, &rec->app, &rec->effective) && c)
-			c->override_raised++;
+		if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
+			COUNT(c->override_raised, 1);
 		set_options(ctx, &rec->app, &rec->effective);
 	} else {
 		/* No memory for the record: the bound still holds. */
 		struct sh_options app, effective;
 
 		sock_options(tp, &app);
-		sh_tighten(&rule->options, &app, &effective);
+		sh_combine(rule->override, &rule->options, &app, &effective);
 		set_options(ctx, &app, &effective);
 		return;
 	}
 	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
 	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
-						   BPF_SOCK_OPS_RTO_CB_FLAG))
-		fault(SH_FAULT_CB_FLAGS);
+						   BPF_SOCK_OPS_RTO_CB_FLAG)) {
+		fault(SH_FAULT_CB_FLAGS); /* its close will not be told: no connection to count */
+		return;
+	}
 	if (c)
-		c->opened[direction == SH_INBOUND]++;
+		COUNT(c->opened[direction == SH_INBOUND], 1);
+}
+
+/* Payload the peer has acknowledged: our SYN and FIN are none. old is the state left
+ * for CLOSE, or the state as it is. */
+static __always_inline __u64 payload_acked(const struct tcp_sock *tp, const struct sh_record *rec,
+					   int old)
+{
+	__u64 acked = tp->bytes_acked;
+
+	if (acked && rec->direction == SH_OUTBOUND)
+		acked--;
+	if (acked &&
+	    (old == BPF_TCP_FIN_WAIT2 ||
+	     ((old == BPF_TCP_LAST_ACK || old == BPF_TCP_CLOSING) && tp->snd_una == tp->write_seq)))
+		acked--;
+	return acked;
 }
 
 static __always_inline void emit(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
-				 const struct sh_record *rec, __u8 type, __u8 cause)
+				 const struct sh_record *rec, int old, __u8 type, __u8 cause)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct sock *sk = &icsk->icsk_inet.sk;
@@ -221,7 +173,7 @@ static __always_inline void emit(struct bpf_sock_ops *ctx, const struct tcp_sock
 	e->time_ns = bpf_ktime_get_ns();
 	e->cookie = bpf_get_socket_cookie(ctx);
 	e->bytes_received = tp->bytes_received - sock_fin_received(sk);
-	e->bytes_acked = tp->bytes_acked;
+	e->bytes_acked = payload_acked(tp, rec, old);
 	e->netns = sk->__sk_common.skc_net.net->ns.inum;
 	e->policy = rec->policy;
 	sock_addrs(sk, e->local, e->remote);
@@ -258,7 +210,7 @@ static __always_inline __u8 close_cause(const struct tcp_sock *tp)
 	return tp->write_seq == tp->snd_una ? SH_CAUSE_IDLE : SH_CAUSE_IN_FLIGHT;
 }
 
-static __always_inline void closed(struct bpf_sock_ops *ctx)
+static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
 {
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
 	struct sh_counters *c;
@@ -273,13 +225,15 @@ static __always_inline void closed(struct bpf_sock_ops *ctx)
 	cause = close_cause(tp);
 	c = counters(rec->policy);
 	if (c) {
-		c->closed[cause]++;
-		c->bytes_received +=
-			tp->bytes_received - sock_fin_received(&tp->inet_conn.icsk_inet.sk);
-		c->bytes_acked += tp->bytes_acked;
+		COUNT(c->closed[cause], 1);
+		COUNT(c->bytes_received,
+		      tp->bytes_received - sock_fin_received(&tp->inet_conn.icsk_inet.sk));
+		COUNT(c->bytes_acked, payload_acked(tp, rec, old));
 	}
 	if (cause != SH_CAUSE_NORMAL)
-		emit(ctx, tp, rec, SH_EVENT_CLOSE, cause);
+		emit(ctx, tp, rec, old, SH_EVENT_CLOSE, cause);
+	/* The socket may be connected again, to a peer that no policy names. */
+	bpf_sk_storage_delete(&sh_records, tp);
 }
 
 /* The first retransmission timeout of a stall. */
@@ -296,8 +250,9 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 		return;
 	c = counters(rec->policy);
 	if (c)
-		c->stalls++;
-	emit(ctx, tp, rec, SH_EVENT_STALL, SH_CAUSE_NORMAL);
+		COUNT(c->stalls, 1);
+	emit(ctx, tp, rec, tp->inet_conn.icsk_inet.sk.__sk_common.skc_state, SH_EVENT_STALL,
+	     SH_CAUSE_NORMAL);
 }
 
 SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
@@ -311,7 +266,7 @@ SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
 		if (ctx->args[1] == BPF_TCP_CLOSE)
-			closed(ctx);
+			closed(ctx, ctx->args[0]);
 		break;
 	case BPF_SOCK_OPS_RTO_CB:
 		if (ctx->args[0] == 0)
@@ -319,120 +274,6 @@ SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 		break;
 	}
 	return 1;
-}
-
-/* Puts what the application asks for into its wish; false: not a valid wish. */
-static __always_inline bool wish(struct sh_options *app, int level, int name, int value)
-{
-	if (level == SOL_SOCKET) {
-		app->keepalive = !!value;
-		return true;
-	}
-	switch (name) {
-	case TCP_KEEPIDLE:
-		app->idle_s = value;
-		return value >= 1 && value <= 32767;
-	case TCP_KEEPINTVL:
-		app->interval_s = value;
-		return value >= 1 && value <= 32767;
-	case TCP_KEEPCNT:
-		app->count = value;
-		return value >= 1 && value <= 127;
-	case TCP_USER_TIMEOUT:
-		app->user_timeout_ms = value;
-		return value >= 0;
-	}
-	return false;
-}
-
-/* The value of one option in a set. */
-static __always_inline int option_value(const struct sh_options *o, int level, int name)
-{
-	if (level == SOL_SOCKET)
-		return o->keepalive;
-	switch (name) {
-	case TCP_KEEPIDLE:
-		return o->idle_s;
-	case TCP_KEEPINTVL:
-		return o->interval_s;
-	case TCP_KEEPCNT:
-		return o->count;
-	}
-	return o->user_timeout_ms;
-}
-
-static __always_inline bool is_ours(int level, int name)
-{
-	if (level == SOL_SOCKET)
-		return name == SO_KEEPALIVE;
-	return level == SOL_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL ||
-				    name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT);
-}
-
-/*
- * Kernels before 5.15 let this program rewrite only the option at hand: raise
- * it until the rule holds with the others as they are.
- */
-static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
-				      struct sh_options *want)
-{
-	const struct sh_options *now = &rec->effective;
-	__u32 room = sh_max(now->count, sh_min(rec->policed.count, SH_MIN_ROOM));
-	__u32 need = (now->idle_s + now->interval_s * room) * 1000;
-	struct sh_options one = *now;
-
-	if (level == SOL_TCP && name == TCP_KEEPIDLE)
-		one.idle_s = sh_min(want->idle_s, now->idle_s);
-	else if (level == SOL_TCP && name == TCP_KEEPINTVL)
-		one.interval_s = sh_min(want->interval_s, now->interval_s);
-	else if (level == SOL_TCP && name == TCP_KEEPCNT)
-		one.count = sh_min(want->count, now->count);
-	else if (level == SOL_TCP)
-		one.user_timeout_ms = sh_max(want->user_timeout_ms, need);
-	*want = one;
-}
-
-/* Holds the bound; returns the value to set instead of the one asked for. */
-static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
-				int value)
-{
-	struct sh_counters *c = counters(rec->policy);
-	struct sh_options app = rec->app, next, same;
-	bool raised;
-	int result;
-
-	if (!wish(&app, level, name, value))
-		return value; /* the kernel will say EINVAL */
-	raised = sh_tighten(&rec->policed, &app, &next);
-	if (!can_set_others)
-		one_alone(rec, level, name, &next);
-	result = option_value(&next, level, name);
-	if (can_set_others) {
-		/* All but the one that the kernel is about to set itself. */
-		same = rec->effective;
-		if (level == SOL_SOCKET)
-			same.keepalive = next.keepalive;
-		else if (name == TCP_KEEPIDLE)
-			same.idle_s = next.idle_s;
-		else if (name == TCP_KEEPINTVL)
-			same.interval_s = next.interval_s;
-		else if (name == TCP_KEEPCNT)
-			same.count = next.count;
-		else
-			same.user_timeout_ms = next.user_timeout_ms;
-		set_options(sk, &same, &next);
-	}
-	rec->app = app;
-	rec->effective = next;
-	if (c) {
-		if (raised)
-			c->override_raised++;
-		if (result == value)
-			c->override_kept++;
-		else
-			c->override_held++;
-	}
-	return result;
 }
 
 SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
@@ -443,18 +284,23 @@ SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 	struct sh_record *rec;
 	int value, held;
 
-	/* Older kernels refuse an option longer than what a program sees
-	 * unless it says that it left it alone. */
-	if (len > (void *)end - (void *)optval)
-		ctx->optlen = 0;
-	if (!is_ours(level, name) || !sk || (void *)(optval + 1) > (void *)end)
+	/*
+	 * Left alone: the kernel takes the caller's own memory. It must be told
+	 * so, since older kernels refuse a value longer than a program sees, and
+	 * some options write back (IPV6_FLOWLABEL_MGR).
+	 */
+	ctx->optlen = 0;
+	if (!is_ours(level, name) || !sk || len < (int)sizeof(*optval) ||
+	    (void *)(optval + 1) > (void *)end)
 		return 1;
 	rec = bpf_sk_storage_get(&sh_records, sk, NULL, 0);
 	if (!rec)
 		return 1;
 	value = *optval;
 	held = hold(sk, rec, level, name, value);
-	if (held != value)
-		*optval = held;
+	if (held == value)
+		return 1;
+	*optval = held;
+	ctx->optlen = sizeof(held);
 	return 1;
 }

@@ -130,29 +130,32 @@ func (c *call) keep() bool {
 	if !ok {
 		return false
 	}
-	ctx, ok := c.t.pending.enter(c.t.maxPending())
+	p, ok := c.t.pending.enter(c.t.maxPending())
 	if !ok {
 		return false
 	}
 	close(c.kept)
 	go func() {
-		defer c.t.pending.leave()
-		c.judge(ctx, r)
+		defer p.leave()
+		c.judge(p, r)
 	}()
 	return true
 }
 
 // judge reports the connection and returns when the inner request has ended. A
 // late answer ends the request but not the question: there are the siblings.
-func (c *call) judge(ctx context.Context, r Request) {
-	ctx, stop := context.WithTimeout(ctx, c.t.keepFor())
+func (c *call) judge(p *place, r Request) {
+	ctx, stop := context.WithTimeout(p.ctx, c.t.keepFor())
 	defer stop()
 	defer context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })()
 	resp, err := c.t.reporter().Report(ctx, r)
 	if c.t.OnResult != nil {
 		c.t.OnResult(r, resp, err)
 	}
-	if c.late.Load() { // being read to its end
+	// Where the peer lives, or answers already, the connection is worth more
+	// than the wait: to end the request would close it.
+	if c.late.Load() || err == nil && lives(resp) {
+		p.lend()
 		select {
 		case <-c.ended:
 		case <-ctx.Done():
@@ -160,4 +163,24 @@ func (c *call) judge(ctx context.Context, r Request) {
 	}
 	c.cancel(context.DeadlineExceeded)
 	<-c.ended
+}
+
+// lives reports whether a verdict says that the peer was heard from on the
+// connection, and the agent has kept it. Of all others the request is ended as
+// Base would have ended it.
+func lives(resp *Response) bool {
+	if resp == nil || len(resp.Results) == 0 {
+		return false
+	}
+	for _, r := range resp.Results {
+		switch r.Verdict {
+		case "alive", "local_unread", "alive_slow", "alive_hung":
+			if r.Action != "none" {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -20,28 +20,33 @@ const supported = true
 // maxAnswer bounds what is read of an answer: about 20,000 results.
 const maxAnswer = 16 << 20
 
-// post sends one report over a connection of its own.
-func post(ctx context.Context, socket string, r Request) (*Response, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("encode report: %w", err)
+// send makes one request over a connection of its own, with in as its body
+// unless that is nil, and decodes the answer into out.
+func send(ctx context.Context, socket, method, path string, in *Request, out any) (status int, err error) {
+	var body []byte
+	if in != nil {
+		if body, err = json.Marshal(in); err != nil {
+			return 0, fmt.Errorf("encode report: %w", err)
+		}
 	}
 	// The host is never looked up: every dial goes to the Unix socket.
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sockhealth/v1/reports", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, "http://sockhealth"+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("build report: %w", err)
+		return 0, fmt.Errorf("build request: %w", err)
 	}
-	req.Header.Set("Content-Type", "application/json")
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := unixTransport(socket).RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w at %s: %w", ErrUnreachable, socket, err)
+		return 0, fmt.Errorf("%w at %s: %w", ErrUnreachable, socket, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, fmt.Errorf("%w at %s: read answer: %w", ErrUnreachable, socket, err)
+		return 0, fmt.Errorf("%w at %s: read answer: %w", ErrUnreachable, socket, err)
 	}
-	return decode(resp, answer)
+	return resp.StatusCode, decode(resp, answer, out)
 }
 
 func unixTransport(socket string) *http.Transport {
@@ -54,23 +59,22 @@ func unixTransport(socket string) *http.Transport {
 	}
 }
 
-// decode turns an answer into a Response or a *StatusError.
-func decode(resp *http.Response, answer []byte) (*Response, error) {
+// decode decodes an answer; a refusal is a *StatusError.
+func decode(resp *http.Response, answer []byte, out any) error {
 	if len(answer) > maxAnswer {
-		return nil, fmt.Errorf("decode answer: longer than %d bytes", maxAnswer)
+		return fmt.Errorf("decode answer: longer than %d bytes", maxAnswer)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return nil, &StatusError{
+		return &StatusError{
 			Status:     resp.StatusCode,
 			Message:    message(resp, answer),
 			RetryAfter: retryAfter(resp.Header.Get("Retry-After")),
 		}
 	}
-	var out Response
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return nil, fmt.Errorf("decode answer: %w", err)
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("decode answer: %w", err)
 	}
-	return &out, nil
+	return nil
 }
 
 // message returns the text of a refusal, whoever wrote it.

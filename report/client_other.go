@@ -14,6 +14,6 @@ import (
 // supported says that this system can have an agent.
 const supported = false
 
-func post(context.Context, string, Request) (*Response, error) {
-	return nil, fmt.Errorf("%w on %s", errors.ErrUnsupported, runtime.GOOS)
+func send(context.Context, string, string, string, *Request, any) (int, error) {
+	return 0, fmt.Errorf("%w on %s", errors.ErrUnsupported, runtime.GOOS)
 }

@@ -4,14 +4,23 @@
 // of this node that a call timed out on one of the application's own TCP
 // connections, and returns what the agent made of that connection.
 //
-// There are two ways in. Client.Report sends one report. Transport wraps an
-// http.RoundTripper and reports by itself when a request gets no answer in time.
+// There are two ways in. Client.Report sends one report and waits for the verdict;
+// Client.Submit does not wait, and Client.Result fetches it later. Transport wraps
+// an http.RoundTripper and reports by itself when a request gets no answer in
+// time.
 //
 // A report asks, it does not order: the agent closes a connection only where
 // the evidence from that very connection condemns it. Reports concern TCP
 // sockets of the calling process's network namespace and user; who calls is
 // told to the agent by the kernel, so there is nothing to configure but the
 // path of the Unix socket, and no privilege is needed.
+//
+// What can be judged is what the agent's policy names and what opened under it.
+// After a restart of the agent the connections that are older than it keep their
+// bounds and are "unmanaged" ("older"): reports about them change nothing until
+// they have been opened anew, so let a pool go through its connections
+// (http.Client's CloseIdleConnections, or a restart). A connection of Multipath
+// TCP is "unknown" ("mptcp"): its subflow is not the whole of it.
 //
 // The package never opens, writes to or closes a connection to a peer. On other
 // systems than Linux it builds, and reporting does nothing.

@@ -4,38 +4,75 @@ package report
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
-// pending counts the requests that are kept for their verdict. The zero value
-// is ready for use.
+// pending holds the places of the requests that are kept. The zero value is
+// ready for use.
 type pending struct {
 	mu     sync.Mutex
 	idle   sync.Cond // n fell to 0
-	n      int
+	n      int       // requests that have not left
+	given  int       // those of them whose place is another's already
+	judged []*place  // those that wait for a late answer alone, the oldest first
 	closed bool
 	ctx    context.Context // ended by close; made by the first enter
 	stop   context.CancelFunc
 }
 
-// enter takes one of limit places, to be given back by leave. The context ends
-// with close.
-func (p *pending) enter(limit int) (ctx context.Context, ok bool) {
+// place is that of one request.
+type place struct {
+	of *pending
+	// ctx ends with close, or when a request that has no verdict yet needs the
+	// place.
+	ctx    context.Context
+	cancel context.CancelFunc
+	given  bool // to another request; held by mu
+}
+
+// enter takes one of limit places, if need be that of the request that has
+// waited longest for its late answer alone. leave gives it back.
+func (p *pending) enter(limit int) (*place, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.n >= limit {
+	full := p.n-p.given >= limit
+	if p.closed || full && len(p.judged) == 0 {
 		return nil, false
 	}
+	if full {
+		old := p.judged[0]
+		p.judged = p.judged[1:]
+		p.given++
+		old.given = true
+		old.cancel()
+	}
+	p.n++
 	if p.ctx == nil {
 		p.ctx, p.stop = context.WithCancel(context.Background())
 	}
-	p.n++
-	return p.ctx, true
+	q := &place{of: p}
+	q.ctx, q.cancel = context.WithCancel(p.ctx)
+	return q, true
 }
 
-func (p *pending) leave() {
+// lend says that the verdict is in: the place is another request's if that
+// needs it.
+func (q *place) lend() {
+	q.of.mu.Lock()
+	defer q.of.mu.Unlock()
+	q.of.judged = append(q.of.judged, q)
+}
+
+func (q *place) leave() {
+	q.cancel()
+	p := q.of
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.judged = slices.DeleteFunc(p.judged, func(one *place) bool { return one == q })
+	if q.given {
+		p.given--
+	}
 	if p.n--; p.n == 0 {
 		p.idle.Broadcast()
 	}

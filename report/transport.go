@@ -30,11 +30,25 @@ type Reporter interface {
 // returns at once an error whose Timeout method returns true and that wraps
 // context.DeadlineExceeded. http.Transport closes a connection the moment that
 // its request's context ends, and with it the evidence; so the request itself
-// is kept in the background, the connection is reported, and only when the
-// verdict is in, or after KeepFor, is the request cancelled. Over HTTP/1 this
-// closes its connection if the agent has not, over HTTP/2 it resets the one
-// stream. An answer that comes meanwhile is read to its end, so that its
-// connection goes back to the pool.
+// is kept in the background, the connection is reported, and the verdict says
+// what becomes of the request:
+//
+//   - The connection lives (alive, local_unread, alive_slow or alive_hung, and
+//     nothing was done to it): the request goes on until its answer has come,
+//     for KeepFor since it ran out of time at most. The answer is read to its
+//     end and dropped, so that the connection goes back to the pool: a slow
+//     answer costs no connection. One of more than 256 KiB costs it.
+//   - Every other verdict, and a report that was not heard: the request is
+//     cancelled. Over HTTP/1 this closes its connection if the agent has not,
+//     over HTTP/2 it resets the one stream.
+//
+// An answer that comes before the verdict is read to its end in the same way.
+//
+// What that costs: until its answer has come, or KeepFor has passed, the
+// connection of such a request is busy and counts for MaxConnsPerHost of an
+// http.Transport, a stream of HTTP/2 is in use, a body that is still being sent
+// is sent on, and the server works on an answer that nobody reads. The caller's
+// next request takes another connection.
 //
 // No report is sent where the request had no TCP connection yet (the dial or
 // the wait for one took too long), where the caller cancels instead of running
@@ -53,13 +67,16 @@ type Transport struct {
 	// It does not bound the reading of the body. 0 means no such bound.
 	CallTimeout time.Duration
 	// KeepFor bounds how long a request that ran out of time is kept for
-	// its verdict; 0 means DefaultKeepFor.
+	// its verdict and its late answer, both in all; 0 means DefaultKeepFor.
 	KeepFor time.Duration
-	// MaxPending bounds how many such requests there are at one time; what
-	// exceeds it is cancelled without a report. 0 means DefaultMaxPending.
+	// MaxPending bounds how many such requests there are at one time. One
+	// more takes the place of the oldest whose verdict is in, which is then
+	// cancelled; where there is none it is itself cancelled without a report.
+	// 0 means DefaultMaxPending.
 	MaxPending int
-	// OnResult, where set, is told of every report: the answer or the error.
-	// It is called in the background, by several goroutines at once.
+	// OnResult, where set, is told of every report as soon as its verdict is
+	// in: the answer or the error. It is called in the background, by several
+	// goroutines at once.
 	OnResult func(Request, *Response, error)
 
 	pending pending

@@ -3,8 +3,8 @@
 package report
 
 // Request is the body of POST /v1/reports: a call timed out on this socket.
-// Either Local or Cookie names it; Peer may stand beside them and must then
-// agree. Unknown fields are refused.
+// Local or Cookie names it; Peer may stand beside them and must then agree. Peer
+// alone means all of the caller's sockets to it. Unknown fields are refused.
 type Request struct {
 	// Peer is the address:port the call was sent to, as the socket has it
 	// (getpeername). An IPv4-mapped IPv6 address means its IPv4 address.
@@ -18,36 +18,51 @@ type Request struct {
 	ElapsedMS int64 `json:"elapsed_ms"`
 }
 
-// Response is the answer: one result per socket judged. Where the caller holds
-// no such socket its verdict is "gone".
+// Response is the answer: one result per socket judged. Where the caller does not
+// hold the socket named its verdict is "gone"; a report with Peer alone that
+// finds none gets an empty list.
 type Response struct {
 	Results []Result `json:"results"`
 }
 
+// Pending is the answer where the client does not wait for the judgement.
+type Pending struct {
+	// Judgement is the id to fetch it by. It cannot be guessed, and is good for
+	// the user and the network namespace that reported.
+	Judgement string `json:"judgement"`
+}
+
 // Result is the judgement of one socket.
 type Result struct {
-	Local    string   `json:"local"`
-	Peer     string   `json:"peer"`
-	Cookie   uint64   `json:"cookie"`
-	Policy   string   `json:"policy,omitempty"`
-	Verdict  string   `json:"verdict"`
-	Reason   string   `json:"reason,omitempty"`
+	Local  string `json:"local"`
+	Peer   string `json:"peer"`
+	Cookie uint64 `json:"cookie"`
+	// Policy is the entry of the policy file, "" where none names the peer.
+	Policy string `json:"policy,omitempty"`
+	// Verdict and Reason are words of closed lists, which docs/api.md explains
+	// one by one; later versions may have more. Reason is "" where the verdict
+	// says it all.
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason,omitempty"`
+	// Action is what was done: "none", "closed", "observed" or "failed".
 	Action   string   `json:"action"`
 	Evidence Evidence `json:"evidence"`
 }
 
-// Evidence is what the verdict rests on. Ages are those of the last look.
+// Evidence is what the verdict rests on, as of the last look; where the socket
+// was gone by then, as of the first. All but DurationMS is zero where no socket
+// was found at all.
 type Evidence struct {
-	// State is the TCP state at the last look, "" where the socket was gone.
+	// State is the TCP state, "" where no socket was found.
 	State string `json:"state,omitempty"`
 	// PayloadSinceCall says that payload came after the call was sent.
 	PayloadSinceCall bool `json:"payload_since_call"`
-	// BytesReceived and BytesAcked are the socket's counters at the last look.
+	// BytesReceived and BytesAcked are the socket's counters.
 	BytesReceived uint64 `json:"bytes_received"`
 	BytesAcked    uint64 `json:"bytes_acked"`
 	// Unread are bytes that wait in this host's receive queue.
 	Unread uint32 `json:"unread,omitempty"`
-	// InFlight says that bytes were unacknowledged at the last look.
+	// InFlight says that bytes were unacknowledged.
 	InFlight bool `json:"in_flight"`
 	// LastDataMS and LastPacketMS are the ages of the last payload and of the
 	// last segment of any kind, in milliseconds.
@@ -59,6 +74,9 @@ type Evidence struct {
 	ProbeAnswered bool `json:"probe_answered"`
 	// WindowMS is the effective probe window, 0 where no probe was needed.
 	WindowMS int64 `json:"window_ms,omitempty"`
+	// AppProbe is what became of the application probe: "answered",
+	// "no_connection", "silent", or "" where none was made.
+	AppProbe string `json:"app_probe,omitempty"`
 	// CallMS is the age of the call when the report came in.
 	CallMS int64 `json:"call_ms"`
 	// DurationMS is the time from the report to this answer.

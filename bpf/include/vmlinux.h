@@ -92,8 +92,16 @@ struct dst_entry {
 	struct net_device *dev;
 };
 
+typedef struct {
+	int owned;
+} socket_lock_t;
+
 struct sock {
 	struct sock_common __sk_common;
+	socket_lock_t sk_lock;
+	struct {
+		int len;
+	} sk_backlog;
 	int sk_err;
 	int sk_err_soft;
 	__u32 sk_mark;

@@ -17,7 +17,6 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
-	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
 // admin answers the admin socket out of a running service.
@@ -55,8 +54,9 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 			out.Faults[f.String()] = n
 		}
 	}
-	for i := range a.policy.Peers {
-		name := a.policy.Peers[i].Name
+	force := a.programs.InForce().Policy
+	for i := range force.Peers {
+		name := force.Peers[i].Name
 		out.Peers = append(out.Peers, peerStatus(name, counters[name], &stats))
 	}
 	out.Problems = a.problems(&out)
@@ -94,7 +94,9 @@ func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicySt
 	}
 	p.Stale[loader.CauseIdle.String()] = c.Closed[loader.CauseIdle]
 	p.Stale[loader.CauseInFlight.String()] = c.Closed[loader.CauseInFlight]
-	p.Stale[string(verdict.DeadPath)] = stats.Closes[agent.CloseKey{Policy: name, Action: agent.ActionClosed}]
+	for _, cause := range agent.Causes() {
+		p.Stale[cause] = stats.Closes[agent.CloseKey{Policy: name, Cause: cause, Action: agent.ActionClosed}]
+	}
 	for k, n := range stats.Verdicts {
 		if k.Policy == name {
 			p.Verdicts[string(k.Verdict)] = n
@@ -118,16 +120,19 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 	return out, err
 }
 
-// socket puts a look into the words of the API.
+// socket puts a look into the words of the API; peer is nil where no policy is
+// in force.
 func socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
-	out := api.NewSocket(s, peer.Name)
-	out.AgeMS = (s.Taken - s.Record.Opened).Milliseconds()
-	o := &s.Options
-	if o.UserTimeout == 0 {
-		return out
+	name, probe := "", policy.Probe{}
+	if peer != nil {
+		name, probe = peer.Name, peer.Probe
 	}
-	if o.KeepAlive && o.Idle > 0 && o.Interval > 0 {
-		f := (&policy.Peer{Options: *o, Probe: peer.Probe}).Figures()
+	out := api.NewSocket(s, name)
+	if s.HasRecord {
+		out.AgeMS = (s.Taken - s.Record.Opened).Milliseconds()
+	}
+	if o := &s.Options; o.UserTimeout > 0 && o.KeepAlive && o.Idle > 0 && o.Interval > 0 {
+		f := (&policy.Peer{Options: *o, Probe: probe}).Figures()
 		out.IdleBoundMS, out.InFlightBoundMS = f.IdleBound.Milliseconds(), f.InFlightBound.Milliseconds()
 	}
 	return out
@@ -150,11 +155,25 @@ func (a *admin) covered() (spaces []*netns.NS, release func(), err error) {
 
 // Policy implements api.Admin.
 func (a *admin) Policy(context.Context) (api.Policy, error) {
-	return api.Policy{PolicyFile: a.file(), Text: a.policyText}, nil
+	return api.Policy{PolicyFile: a.file(), Text: a.programs.InForce().Policy.Text}, nil
 }
 
+// Reload implements api.Admin.
+func (a *admin) Reload(context.Context) (api.PolicyFile, error) {
+	if err := a.reloader.Reload("admin"); err != nil {
+		return api.PolicyFile{}, err
+	}
+	return a.file(), nil
+}
+
+// file tells of the policy in force and of the last read.
 func (a *admin) file() api.PolicyFile {
-	return api.PolicyFile{File: a.opts.policy, Revision: a.policy.Revision, Loaded: a.loaded().Truncate(time.Millisecond)}
+	s := a.reloader.Status()
+	f := api.PolicyFile{File: a.opts.policy, Revision: s.Revision, Loaded: s.Loaded.Truncate(time.Millisecond)}
+	if s.Err != nil {
+		f.Error = s.Err.Error()
+	}
+	return f
 }
 
 // release returns the running kernel's.

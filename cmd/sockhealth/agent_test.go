@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -50,7 +51,9 @@ type runAgent struct {
 	cgroup *lab.Cgroup
 	dir    string // with policy.yaml; its run/ is the run directory
 	cmd    *exec.Cmd
-	listen string // of the metrics
+	listen string   // of the metrics
+	opened int      // connections, by pair
+	more   []string // flags of start
 
 	mu  sync.Mutex
 	log []map[string]any
@@ -61,10 +64,17 @@ func newRunAgent(t *testing.T) *runAgent {
 	a := &runAgent{
 		Lab: labtest.New(t, lab.Options{}), ns: labtest.Netns(t), cgroup: labtest.Cgroup(t), dir: t.TempDir(),
 	}
-	if err := os.WriteFile(a.path("policy.yaml"), []byte(runPolicy), 0o644); err != nil {
+	a.write(t, runPolicy)
+	return a
+}
+
+// write replaces the policy file, as careful tools do.
+func (a *runAgent) write(t *testing.T, policy string) {
+	t.Helper()
+	err := os.WriteFile(a.path("next.yaml"), []byte(policy), 0o644)
+	if err = errors.Join(err, os.Rename(a.path("next.yaml"), a.path("policy.yaml"))); err != nil {
 		t.Fatal(err)
 	}
-	return a
 }
 
 func (a *runAgent) path(name string) string { return filepath.Join(a.dir, name) }
@@ -95,7 +105,7 @@ func (a *runAgent) run(t *testing.T, more ...string) *exec.Cmd {
 // start starts the agent and returns when it is ready.
 func (a *runAgent) start(t *testing.T) {
 	t.Helper()
-	a.cmd = a.run(t)
+	a.cmd = a.run(t, a.more...)
 	stderr, err := a.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -235,12 +245,24 @@ func wantMetric(t *testing.T, metrics, line string) {
 	}
 }
 
+// status asks the agent how it is.
+func (a *runAgent) status(t *testing.T) api.Status {
+	t.Helper()
+	return decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json")
+}
+
+// signal sends a signal to the agent.
+func (a *runAgent) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := a.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // terminate sends SIGTERM and returns the exit code.
 func (a *runAgent) terminate(t *testing.T) int {
 	t.Helper()
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	a.signal(t, syscall.SIGTERM)
 	labtest.Eventually(t, 15*time.Second, func() bool {
 		var info unix.Siginfo
 		// Without reaping: Wait is for the clean-up.

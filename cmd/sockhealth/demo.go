@@ -18,12 +18,14 @@ func newDemo(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Play the incidents that sockhealth ends, on this machine",
-		Long: `Play the incident of the connection pool on this machine, with real processes and
-real sockets in network namespaces and a cgroup of the demo's own: without an
-agent, with bounds, and with timeout reports. It takes less than two minutes,
-touches nothing else and leaves nothing behind, also when it is interrupted.
+		Long: `Play two incidents on this machine, side by side, with real processes and real
+sockets in network namespaces and cgroups of the demo's own. The pool: a client's
+pooled connections to a peer that died, without an agent, with bounds, and with
+timeout reports. The call: a call timed out, and the agent has to tell dead peers
+from slow ones, socket by socket. It takes less than two minutes, touches nothing
+else and leaves nothing behind, also when it is interrupted.
 
-The table on stdout shows what happened beside the incident's own figures. The
+The tables on stdout show what happened beside what is required. The
 exit code is 0 if every figure holds and 1 otherwise. It needs root.`,
 		Example: `  sudo sockhealth demo
   sudo sockhealth demo -o json >result.json`,

@@ -48,6 +48,7 @@ func exitCode(err error) int {
 		errors.Is(err, netns.ErrPermission),
 		errors.Is(err, api.ErrPermission),
 		errors.Is(err, lab.ErrNoCgroup2),
+		errors.Is(err, errMissing),
 		errors.Is(err, fs.ErrPermission):
 		return exitMissing
 	case errors.Is(err, api.ErrUnreachable), errors.Is(err, report.ErrUnreachable):

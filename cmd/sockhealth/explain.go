@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,9 +38,9 @@ of inbound connections.`,
 	complete(cmd, "direction", direction.of)
 	output := addOutput(cmd, table, asJSON)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		service, err := netip.ParseAddrPort(args[0])
-		if err != nil || service.Port() == 0 {
-			return usagef("explain %q: want an IP address and a port such as 10.20.1.2:7100 or [fd00:20::2]:7100; names are not resolved", args[0])
+		service, err := policy.ParseService(args[0])
+		if err != nil {
+			return usagef("explain %q: %v", args[0], err)
 		}
 		pol, _, err := readPolicy(e, *file)
 		if err != nil {

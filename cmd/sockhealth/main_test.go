@@ -20,6 +20,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"sockhealth": main,
 		"asnobody":   asNobody,
+		"alone":      alone,
+		"answerer":   answerer,
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/report"
 )
 
@@ -26,6 +26,8 @@ type reportOptions struct {
 	peer, local, socket, runDir string
 	cookie                      uint64
 	elapsed                     time.Duration
+	noWait                      bool
+	judgement                   string // an id of an earlier report
 	output                      *choice
 }
 
@@ -37,11 +39,17 @@ func newReport(e *env) *cobra.Command {
 		Long: `Report to the agent that a call timed out on a connection of yours, wait for the
 judgement and print it. A report never closes what the evidence does not condemn.
 
---local or --cookie names the connection. It must belong to the user and the
-network namespace that this command runs in. Who holds no such connection gets
-an empty list, and exit code 0.`,
+--local or --cookie names the connection; --peer alone means all of yours to that
+peer, one line for each. They must belong to the user and the network namespace
+that this command runs in. That there is no such connection is the verdict "gone",
+or with --peer alone an empty list, and exit code 0.
+
+With --no-wait the id of the judgement is printed at once; --judgement ID waits for
+it and prints it, up to a minute after it is in.`,
 		Example: `  sockhealth report --peer 10.20.1.2:7100 --local 10.1.1.1:40122 --elapsed 2s
-  sockhealth report --cookie 71 --elapsed 2s -o json`,
+  sockhealth report --peer 10.20.1.2:7100 --elapsed 2s
+  sockhealth report --cookie 71 --elapsed 2s -o json
+  id=$(sockhealth report --cookie 71 --no-wait) && sockhealth report --judgement "$id"`,
 		Args: noArgs,
 	}
 	f := cmd.Flags()
@@ -49,55 +57,102 @@ an empty list, and exit code 0.`,
 	f.StringVar(&o.local, "local", "", "the connection's own `ADDR:PORT`")
 	f.Uint64Var(&o.cookie, "cookie", 0, "the connection's SO_COOKIE, a `NUMBER`")
 	f.DurationVar(&o.elapsed, "elapsed", 0, "`TIME` since the call was written, up to 1h")
+	f.BoolVar(&o.noWait, "no-wait", false, "print the id of the judgement and do not wait for it")
+	f.StringVar(&o.judgement, "judgement", "", "wait for the judgement of this `ID`, and report nothing")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of the agent's sockets")
 	f.StringVar(&o.socket, "socket", "", "`PATH` of report.sock, in place of --run-dir")
 	o.output = addOutput(cmd, table, wide, asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f := cmd.Flags()
 		switch {
-		case o.socket != "" && cmd.Flags().Changed("run-dir"):
+		case o.socket != "" && f.Changed("run-dir"):
 			return usagef("give --socket or --run-dir, not both")
 		case o.socket == "":
 			o.socket = filepath.Join(o.runDir, api.ReportSocket)
 		}
-		return o.run(cmd.Context(), e)
+		if !f.Changed("judgement") {
+			return o.run(cmd.Context(), e)
+		}
+		for _, other := range []string{"peer", "local", "cookie", "elapsed", "no-wait"} {
+			if f.Changed(other) {
+				return usagef("--judgement reports nothing: give it without --%s", other)
+			}
+		}
+		if o.judgement == "" {
+			return usagef("--judgement \"\": want the id that report --no-wait printed")
+		}
+		return o.fetch(cmd.Context(), e)
 	}
 	return cmd
 }
 
+// run reports.
 func (o *reportOptions) run(ctx context.Context, e *env) error {
 	req, err := o.request()
 	if err != nil {
 		return err
 	}
-	resp, err := (&report.Client{Socket: o.socket}).Report(ctx, req)
+	client := &report.Client{Socket: o.socket}
+	if o.noWait {
+		id, err := client.Submit(ctx, req)
+		if err != nil {
+			return o.explain(err)
+		}
+		return o.printID(e, id)
+	}
+	resp, err := client.Report(ctx, req)
 	if err != nil {
 		return o.explain(err)
 	}
-	if len(resp.Results) == 0 {
-		fmt.Fprintln(e.stderr, "sockhealth: no connection of this user in this network namespace is named so")
+	return o.print(e, resp)
+}
+
+// fetch prints the judgement of an earlier report.
+func (o *reportOptions) fetch(ctx context.Context, e *env) error {
+	resp, err := (&report.Client{Socket: o.socket}).Result(ctx, o.judgement)
+	if err != nil {
+		return o.explain(err)
 	}
-	switch o.output.value {
-	case asJSON:
+	return o.print(e, resp)
+}
+
+func (o *reportOptions) printID(e *env, id string) error {
+	if o.output.value == asJSON {
+		return writeJSON(e.stdout, struct {
+			Schema int `json:"schema"`
+			report.Pending
+		}{schema, report.Pending{Judgement: id}})
+	}
+	if _, err := fmt.Fprintln(e.stdout, id); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+func (o *reportOptions) print(e *env, resp *report.Response) error {
+	if len(resp.Results) == 0 {
+		fmt.Fprintln(e.stderr, "sockhealth: this user has no connection to that peer in this network namespace")
+	}
+	if o.output.value == asJSON {
 		return writeJSON(e.stdout, struct {
 			Schema int `json:"schema"`
 			*report.Response
 		}{schema, resp})
-	default:
-		return writeTable(e.stdout, reportRows(resp.Results, o.output.value == wide))
 	}
+	return writeTable(e.stdout, reportRows(resp.Results, o.output.value == wide))
 }
 
 // request makes the report of the flags.
 func (o *reportOptions) request() (report.Request, error) {
-	if o.local == "" && o.cookie == 0 {
-		return report.Request{}, usagef("which connection? give --local ADDR:PORT or --cookie NUMBER")
+	if o.local == "" && o.cookie == 0 && o.peer == "" {
+		return report.Request{}, usagef("which connection? give --local ADDR:PORT or --cookie NUMBER, or --peer ADDR:PORT for all to that peer")
 	}
 	for _, f := range []struct{ name, value string }{{"peer", o.peer}, {"local", o.local}} {
 		if f.value == "" {
 			continue
 		}
-		if ap, err := netip.ParseAddrPort(f.value); err != nil || ap.Port() == 0 {
-			return report.Request{}, usagef("--%s %q: want an IP address and a port such as 10.20.1.2:7100 or [fd00:20::2]:7100; names are not resolved", f.name, f.value)
+		if _, err := policy.ParseService(f.value); err != nil {
+			return report.Request{}, usagef("--%s %q: %v", f.name, f.value, err)
 		}
 	}
 	if o.elapsed < 0 || o.elapsed > time.Hour {
@@ -151,7 +206,7 @@ func reportRows(results []report.Result, all bool) [][]string {
 	head := []string{"LOCAL", "PEER", "POLICY", "VERDICT", "REASON", "ACTION", "TOOK"}
 	if all {
 		head = append(head, "COOKIE", "STATE", "PAYLOAD-SINCE", "IN-FLIGHT", "UNREAD", "RECEIVED", "ACKED",
-			"LAST-DATA", "LAST-PACKET", "PROBES", "ANSWERED", "WINDOW", "CALL")
+			"LAST-DATA", "LAST-PACKET", "PROBES", "ANSWERED", "WINDOW", "APP", "CALL")
 	}
 	rows := [][]string{head}
 	for i := range results {
@@ -165,7 +220,7 @@ func reportRows(results []report.Result, all bool) [][]string {
 				strconv.FormatUint(r.Cookie, 10), dash(ev.State), yesNo(ev.PayloadSinceCall), yesNo(ev.InFlight),
 				strconv.FormatUint(uint64(ev.Unread), 10), strconv.FormatUint(ev.BytesReceived, 10),
 				strconv.FormatUint(ev.BytesAcked, 10), ms(ev.LastDataMS), ms(ev.LastPacketMS),
-				strconv.Itoa(ev.ProbesSent), yesNo(ev.ProbeAnswered), millis(ev.WindowMS), ms(ev.CallMS),
+				strconv.Itoa(ev.ProbesSent), yesNo(ev.ProbeAnswered), millis(ev.WindowMS), dash(ev.AppProbe), ms(ev.CallMS),
 			)
 		}
 		rows = append(rows, row)

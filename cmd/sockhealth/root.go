@@ -16,21 +16,29 @@ import (
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
+// hangupReloads is the annotation of a command that SIGHUP does not end.
+const hangupReloads = "hangup-reloads"
+
 // execute runs the command that e.args name and returns its exit code. SIGINT,
 // SIGTERM and SIGHUP end it in good order; a second one ends it at once.
 func execute(ctx context.Context, e *env) int {
-	signals := []os.Signal{unix.SIGINT, unix.SIGTERM}
-	if !signal.Ignored(unix.SIGHUP) { // as under nohup(1)
-		signals = append(signals, unix.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(ctx, signals...)
+	ctx, stop := endOn(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
 
 	root := newRoot(e)
 	// What fails before a command starts is the command line.
 	started := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
+	stopHangup := func() {}
+	defer func() { stopHangup() }()
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		started = true
+		if _, reloads := cmd.Annotations[hangupReloads]; reloads || signal.Ignored(unix.SIGHUP) { // as under nohup(1)
+			return
+		}
+		ctx, stop := endOn(cmd.Context(), unix.SIGHUP)
+		stopHangup = stop
+		cmd.SetContext(ctx)
+	}
 	root.SetArgs(e.args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !started {
@@ -51,6 +59,14 @@ func execute(ctx context.Context, e *env) int {
 	return code
 }
 
+// endOn returns a context that the first of these signals ends; the second one
+// does what it does to any process.
+func endOn(ctx context.Context, signals ...os.Signal) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, signals...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
 // newRoot builds the tree of commands.
 func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
@@ -63,7 +79,8 @@ exactly the dead ones.
 Data goes to stdout, messages go to stderr. Exit codes: 0 ok, 1 a check failed or
 the policy is bad, 2 usage, 3 agent unreachable, 4 privilege or kernel feature
 missing.`,
-		Example: `  sudo sockhealth demo
+		Example: `  sudo sockhealth doctor
+  sudo sockhealth demo
   sockhealth policy check /etc/sockhealth/policy.yaml
   sudo sockhealth run --policy /etc/sockhealth/policy.yaml
   sudo sockhealth status`,
@@ -74,8 +91,8 @@ missing.`,
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	root.AddCommand(
-		newRun(e), newDemo(e), newReport(e), newSockets(e), newStatus(e),
-		newPolicy(e), newVersion(e),
+		newRun(e), newDemo(e), newReport(e), newSockets(e), newEvents(e), newStatus(e), newReload(e),
+		newDoctor(e), newPolicy(e), newVersion(e),
 	)
 	root.AddCommand(newDemoProcesses()...)
 	root.SetHelpCommand(newHelp(root))

@@ -8,9 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // runOptions are the flags of run.
@@ -23,12 +26,17 @@ type runOptions struct {
 func newRun(e *env) *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Run the agent",
+		Use:         "run",
+		Annotations: map[string]string{hangupReloads: ""},
+		Short:       "Run the agent",
 		Long: `Run the agent in the foreground until SIGTERM or SIGINT: put the policy into the
 kernel, bound every connection that opens from now on in the cgroup and below,
 hear reports on report.sock, judge, and close what is dead. The log goes to
 stderr, one line for each verdict.
+
+The policy file is read again when it changes, on SIGHUP, and when "sockhealth
+reload" asks. A bad one is refused whole and the policy in force stays. The new one
+is in force at once for connections that open from then on.
 
 The BPF programs live as long as the agent: when it ends, they are gone, and
 connections that are open keep the options that they have.
@@ -60,7 +68,7 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 		if _, _, err := net.SplitHostPort(o.listen); err != nil {
 			return usagef("--listen %q: want ADDR:PORT such as 127.0.0.1:9757", o.listen)
 		}
-		return o.run(cmd.Context(), e, newLogger(e.stderr, format.value, level.value))
+		return o.run(cmd.Context(), newLogger(e.stderr, format.value, level.value))
 	}
 	return cmd
 }
@@ -80,16 +88,20 @@ func netnsPaths(value string) ([]string, error) {
 }
 
 // run runs the agent until ctx ends.
-func (o *runOptions) run(ctx context.Context, e *env, log *slog.Logger) error {
-	s, err := start(o, e, log)
+func (o *runOptions) run(ctx context.Context, log *slog.Logger) error {
+	// Under nohup(1), too: nothing else is meant by it here.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP)
+	defer signal.Stop(hangup)
+	s, err := start(o, log)
 	if err != nil {
 		return err
 	}
 	log.Info("ready",
-		"version", thisBuild().Version, "policy", o.policy, "revision", s.policy.Revision,
+		"version", thisBuild().Version, "policy", o.policy, "revision", s.reloader.Status().Revision,
 		"cgroup", s.cgroup, "netns", strings.Join(s.names(), ","),
 		"listen", s.listener.Addr().String(), "run_dir", o.runDir)
-	err = s.wait(ctx)
+	err = s.wait(ctx, hangup)
 	log.Info("stopping")
 	return errors.Join(err, s.stop())
 }

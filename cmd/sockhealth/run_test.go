@@ -132,7 +132,7 @@ func (a *runAgent) testSockets(t *testing.T, client *net.TCPConn) {
 }
 
 func (a *runAgent) testStatus(t *testing.T) {
-	s := decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json")
+	s := a.status(t)
 	if s.Schema != 1 || s.Health != "ok" || s.PID != a.cmd.Process.Pid || s.Cgroup != a.cgroup.Path ||
 		s.Policy.File != "policy.yaml" || len(s.Policy.Revision) != 12 || s.Judgements != 0 {
 		t.Errorf("got %+v", s)
@@ -235,7 +235,7 @@ func TestRunFails(t *testing.T) {
 		})
 	}
 	// The agent that runs is none the worse, and alone in the cgroup.
-	if s := decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json"); s.Health != "ok" {
+	if s := a.status(t); s.Health != "ok" {
 		t.Errorf("status: %+v", s)
 	}
 	if code := a.terminate(t); code != exitOK {
@@ -257,7 +257,7 @@ func TestRunDetached(t *testing.T) {
 	}
 	var s api.Status
 	labtest.Eventually(t, 10*time.Second, func() bool {
-		s = decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json")
+		s = a.status(t)
 		return s.Health == api.HealthDegraded
 	}, "a degraded status")
 	if len(s.Programs) != 0 || len(s.Problems) != 1 || s.Problems[0] != errDetached.Error() {

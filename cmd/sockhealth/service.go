@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/reload"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
@@ -33,9 +36,9 @@ type service struct {
 	log  *slog.Logger
 	// started and everything below is settled when start returns.
 	started    time.Time
-	policy     *policy.Policy
-	policyText string
 	runDir     *api.RunDir
+	reloader   *reload.Reloader
+	watch      *reload.Watch // of the policy file
 	programs   *loader.Programs
 	cgroup     string
 	namespaces []*netns.NS // of --netns; none means all
@@ -52,21 +55,23 @@ type service struct {
 // program without a policy, nobody can report before the agent is there, and
 // the kernel is not touched unless this agent holds the run directory. After an
 // error nothing stays.
-func start(o *runOptions, e *env, log *slog.Logger) (_ *service, err error) {
+func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	s := &service{opts: o, log: log, started: time.Now(), failed: make(chan error, 1)}
+	s.reloader = reload.New(o.policy, s.putInForce, log)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	if s.policy, s.policyText, err = readPolicy(e, o.policy); err != nil {
+	// A mistake in the file is told before anything that needs a privilege.
+	if _, err := policy.Load(o.policy); err != nil {
 		return nil, err
 	}
 	if err := loader.Require(); err != nil {
 		return nil, err
 	}
 	for _, step := range []func() error{
-		s.openRunDir, s.openNamespaces, s.loadPrograms, s.startAgent, s.startMetrics, s.startAPI,
+		s.openRunDir, s.openNamespaces, s.loadPrograms, s.startAgent, s.startMetrics, s.startAPI, s.startReload,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -88,13 +93,18 @@ func (s *service) stop() error {
 	return errors.Join(errs...)
 }
 
-// wait returns nil when ctx ends, or the error of what could not go on.
-func (s *service) wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-s.failed:
-		return err
+// wait returns nil when ctx ends, or the error of what could not go on. Each
+// hangup reads the policy file again.
+func (s *service) wait(ctx context.Context, hangup <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.failed:
+			return err
+		case <-hangup:
+			_ = s.reloader.Reload("SIGHUP") // logged there
+		}
 	}
 }
 
@@ -126,8 +136,10 @@ func (s *service) openNamespaces() error {
 		if err != nil {
 			return err
 		}
-		s.namespaces = append(s.namespaces, ns)
 		s.onStop(ns.Close)
+		if !slices.ContainsFunc(s.namespaces, func(have *netns.NS) bool { return have.Inode() == ns.Inode() }) {
+			s.namespaces = append(s.namespaces, ns)
+		}
 	}
 	return nil
 }
@@ -144,18 +156,43 @@ func (s *service) loadPrograms() (err error) {
 		return err
 	}
 	s.onStop(s.programs.Close)
-	if err := s.programs.SetPolicy(s.policy); err != nil {
+	// Watched from before it is read: no change in between is missed.
+	if s.watch, err = s.reloader.Watch(); err != nil {
+		return err
+	}
+	s.onStop(s.watch.Close)
+	if err := s.reloader.Load(); err != nil {
 		return err
 	}
 	return s.programs.Attach(s.cgroup)
 }
 
+// putInForce hands a policy to the programs.
+func (s *service) putInForce(p *policy.Policy) error { return s.programs.SetPolicy(p) }
+
+// startReload follows the policy file.
+func (s *service) startReload() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.onStop(func() error {
+		cancel()
+		return nil
+	})
+	s.serve(func() error { return s.watch.Run(ctx) })
+	return nil
+}
+
 // startAgent starts the agent and lets it follow the kernel's events.
 func (s *service) startAgent() error {
+	apps := prober.NewApps(thisBuild().Version)
+	s.onStop(func() error { // after the agent
+		apps.Close()
+		return nil
+	})
 	s.agent = agent.New(agent.Config{
 		Kernel:  s.programs,
 		Sockets: sockets.New(s.programs),
 		Prober:  prober.New(),
+		Apps:    apps,
 		Log:     s.log,
 		Netns:   s.inodes(),
 		Now:     conn.Now,
@@ -206,7 +243,7 @@ func (s *service) startAPI() error {
 		mode   fs.FileMode
 		server *api.Server
 	}{
-		{api.AdminSocket, 0o600, api.NewAdmin(&admin{s}, s.log)},
+		{api.AdminSocket, 0o600, api.NewAdmin(&admin{s}, s.agent, s.agent, s.log)},
 		{api.ReportSocket, 0o666, api.NewReports(s.agent, s.log)},
 	} {
 		l, err := s.runDir.Listen(one.name, one.mode)
@@ -216,6 +253,11 @@ func (s *service) startAPI() error {
 		s.onStop(func() error { return shutdown(one.server.Shutdown) })
 		s.serve(func() error { return one.server.Serve(l) })
 	}
+	// Before the servers: who waits for a verdict is told that none comes.
+	s.onStop(func() error {
+		s.agent.Close()
+		return nil
+	})
 	return nil
 }
 
@@ -238,12 +280,10 @@ func (s *service) ready() error {
 // errDetached says that the programs were attached and are so no more.
 var errDetached = errors.New("the programs are off their cgroup, nothing is bounded [was it removed? restart the agent]")
 
-// LastReload implements metrics.Policy: this version reads the file once.
-func (s *service) LastReload() (ok bool, loaded time.Time) { return true, s.loaded() }
-
-// loaded is when the policy in force was put there.
-func (s *service) loaded() time.Time {
-	return time.Now().Add(s.programs.InForce().Since - conn.Now())
+// LastReload implements metrics.Policy.
+func (s *service) LastReload() (ok bool, loaded time.Time) {
+	status := s.reloader.Status()
+	return status.OK, status.Loaded
 }
 
 // inodes names the namespaces of --netns for the agent; nil means all.

@@ -15,7 +15,7 @@ import (
 func newSockets(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sockets",
-		Short: "List the connections that the agent bounds",
+		Short: "List the connections that the agent bounds, explain and probe one",
 		Long: `List the connections that the agent bounds, in all the network namespaces that it
 covers. It needs root.
 
@@ -24,9 +24,17 @@ options that it has now; IN-FLIGHT-BOUND (wide) says so for one that has sent
 data. Connections without a policy are not listed.`,
 		Example: `  sudo sockhealth sockets
   sudo sockhealth sockets -o wide
-  sudo sockhealth sockets -o json | jq '.sockets[] | select(.in_flight)'`,
-		Args: noArgs,
+  sudo sockhealth sockets -o json | jq '.sockets[] | select(.in_flight)'
+  sudo sockhealth sockets explain --cookie 71
+  sudo sockhealth sockets probe 10.1.1.1:40122 10.20.1.2:7100`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			return nil
+		},
 	}
+	cmd.AddCommand(newSocketsExplain(e), newSocketsProbe(e))
 	runDir := cmd.Flags().String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
 	output := addOutput(cmd, table, wide, asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

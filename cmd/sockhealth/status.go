@@ -51,7 +51,10 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 		rows = append(rows, []string{"problem", p})
 	}
 	if s.Policy.Error != "" {
-		rows = append(rows, []string{"problem", "the policy file was refused: " + s.Policy.Error})
+		rows = append(rows, []string{"problem", "the policy file as it is now was refused, the older one stays:"})
+		for line := range strings.Lines(s.Policy.Error) {
+			rows = append(rows, []string{"", strings.TrimSuffix(line, "\n")})
+		}
 	}
 	rows = append(rows,
 		[]string{"version", s.Version},

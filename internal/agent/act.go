@@ -6,63 +6,72 @@ import (
 	"errors"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// closeResult is what became of the one attempt to close a condemned socket.
-type closeResult struct {
-	action Action
-	last   verdict.Look // the look right before
-	err    error
-}
-
-// act closes the socket that the evidence condemned, after one more look. What
-// the look shows becomes part of the evidence, and may overturn the verdict.
-// However many condemn it, it is closed once.
-func (a *Agent) act(j *judgement, in *verdict.Input, r *Result) {
-	j.closing.Do(func() { j.closed = a.close(j) })
-	in.After = j.closed.last
-	r.Action = j.closed.action
-	if v := verdict.Decide(*in); !v.Condemns() {
-		r.Verdict, r.Reason, r.Action = v.Word, v.Reason, ActionNone
-		return
+// act does what a verdict that condemns calls for, after one more look. What
+// the look shows becomes part of the evidence and may overturn the verdict.
+// However many condemn one socket, it is closed once.
+func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
+	j := w.j
+	j.closing.Lock()
+	defer j.closing.Unlock()
+	if j.closed {
+		return v, ActionClosed // by another call's verdict on the same evidence
 	}
-	if j.closed.err != nil {
-		a.Log.Error("close a dead connection", "socket", r.ID.String(), "err", j.closed.err)
-	}
-}
-
-// close takes the last look and destroys exactly that socket if it still shows
-// no life.
-func (a *Agent) close(j *judgement) closeResult {
-	s, err := a.Sockets.Again(j.ns, j.before.ID)
+	s, err := a.again(j.ns, j.before.ID)
 	switch {
 	case errors.Is(err, sockets.ErrGone):
-		return closeResult{action: ActionNone, last: verdict.Look{}}
+		return a.gone(w), ActionNone
 	case err != nil:
-		return closeResult{action: ActionFailed, last: j.after, err: err}
+		a.Log.Error("look once more before a close", "socket", j.before.ID.String(), "err", err)
+		return v, a.closes(w, v, ActionFailed)
 	}
-	out := closeResult{action: ActionClosed, last: verdict.Look{Found: true, Snapshot: s}}
-	if verdict.Heard(&j.before, &s) {
-		out.action = ActionNone
-		return out
+	w.in.After = verdict.Look{Found: true, Snapshot: s}
+	if v = verdict.Decide(w.in); !v.Close {
+		return v, ActionNone
 	}
-	if err := a.destroy(j, s.ID); errors.Is(err, sockets.ErrGone) {
-		out.action = ActionNone
-		out.last = verdict.Look{}
-	} else if err != nil {
-		out.action, out.err = ActionFailed, err
+	if w.peer.Observe {
+		a.watch(j.ns, &s, w.peer.Name)
+		return v, a.closes(w, v, ActionObserved)
 	}
-	return out
+	err = a.destroy(j, s.ID)
+	switch {
+	case errors.Is(err, sockets.ErrGone):
+		return a.gone(w), ActionNone
+	case err != nil:
+		a.Log.Error("close a condemned connection", "socket", s.ID.String(), "err", err)
+		return v, a.closes(w, v, ActionFailed)
+	}
+	j.closed = true
+	return v, a.closes(w, v, ActionClosed)
+}
+
+// closes counts a condemned socket, once however many reports condemned it.
+func (a *Agent) closes(w *weighing, v verdict.Verdict, action Action) Action {
+	if w.j.counted {
+		return action
+	}
+	w.j.counted = true
+	a.stats.condemned(w.peer.Name, cause(v), action)
+	return action
+}
+
+// gone decides where the socket has ended meanwhile.
+func (a *Agent) gone(w *weighing) verdict.Verdict {
+	w.in.After = verdict.Look{Ended: a.awaitEnd(w.j)}
+	return verdict.Decide(w.in)
 }
 
 // destroy closes the socket and checks that it is gone.
 func (a *Agent) destroy(j *judgement, id conn.ID) error {
-	if err := a.Sockets.Destroy(j.ns, id); err != nil {
+	err := a.bounded(j.ns, func(ns *netns.NS) error { return a.Sockets.Destroy(ns, id) })
+	if err != nil {
 		return err
 	}
-	if _, err := a.Sockets.Again(j.ns, id); !errors.Is(err, sockets.ErrGone) {
+	if _, err := a.lookOnce(j.ns, id); !errors.Is(err, sockets.ErrGone) {
 		return errors.Join(errors.New("the kernel acknowledged the close but the socket is still there"), err)
 	}
 	return nil

@@ -13,20 +13,26 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/prober"
 )
 
 // The errors that callers of Judge tell apart.
 var (
 	// ErrForbidden says that the agent does not act in the caller's namespace.
 	ErrForbidden = errors.New("network namespace not covered by this agent")
-	// ErrBusy says that MaxJudgements are under way; try again later.
+	// ErrBusy says that MaxJudgements or MaxOwned are under way; try again later.
 	ErrBusy = errors.New("too many judgements under way")
 	// ErrStopped says that the agent is being closed.
 	ErrStopped = errors.New("agent is stopping")
 )
 
-// MaxJudgements bounds the judgements under way at one time.
-const MaxJudgements = 20000
+// MaxJudgements bounds the judgements under way at one time, MaxOwned those
+// about the sockets of one user in one namespace.
+const (
+	MaxJudgements = 20000
+	MaxOwned      = MaxJudgements / 4
+)
 
 // Kernel is what the agent asks the BPF programs.
 type Kernel interface {
@@ -42,9 +48,9 @@ type Sockets interface {
 	Get(ns *netns.NS, local, remote netip.AddrPort) (conn.Snapshot, error)
 	// Again looks at the same socket once more.
 	Again(ns *netns.NS, id conn.ID) (conn.Snapshot, error)
-	// Find returns the connection with this local address or cookie; the one
+	// Find returns the connections with this local address or cookie; the one
 	// that is not given is the zero value.
-	Find(ns *netns.NS, local netip.AddrPort, cookie uint64) (conn.Snapshot, error)
+	Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.Snapshot, error)
 	// Scan calls fn for every connection of the namespace.
 	Scan(ns *netns.NS, fn func(conn.Snapshot) error) error
 	// Provoke makes the kernel send keepalives on these sockets now, Calm
@@ -61,11 +67,17 @@ type Prober interface {
 	Send(ns *netns.NS, s *conn.Snapshot) error
 }
 
+// Apps asks applications. It shares what it learns between those who ask.
+type Apps interface {
+	Ask(ctx context.Context, ns *netns.NS, peer netip.AddrPort, p *policy.AppProbe) prober.AppOutcome
+}
+
 // Config is what New needs. Every field but Netns is required.
 type Config struct {
 	Kernel  Kernel
 	Sockets Sockets
 	Prober  Prober
+	Apps    Apps
 	Log     *slog.Logger
 	// Netns are the inodes of the namespaces to act in; nil means all.
 	Netns map[uint32]bool
@@ -77,17 +89,30 @@ type Config struct {
 type Agent struct {
 	Config
 	// ctx ends with Close; work holds every goroutine.
-	ctx   context.Context
-	stop  context.CancelFunc
-	work  sync.WaitGroup
-	stats stats
-	calls rounds
+	ctx     context.Context
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+	stats   stats
+	calls   rounds
+	journal journal
+	handles handles
+	turns   chan struct{} // a place for each call into the kernel
 
 	// mu guards what is under way.
 	mu         sync.Mutex
 	stopped    bool
 	judgements map[key]*judgement
 	sweeps     map[sweepKey]bool
+	limits     map[key]bool       // waiting for their silent limit
+	watched    map[key]bool       // observed instead of closed
+	ends       map[key]*judgement // who wants to know how a socket ends
+	owners     map[owner]int      // judgements by whose sockets they are about
+	heldUp     map[uint32]int     // calls of bounded, by namespace
+}
+
+// owner is whose sockets they are: a user in a namespace.
+type owner struct {
+	netns, uid uint32
 }
 
 // key names a socket under judgement. Cookies are unique on the host.
@@ -102,14 +127,20 @@ func New(c Config) *Agent {
 		Config:     c,
 		judgements: make(map[key]*judgement),
 		sweeps:     make(map[sweepKey]bool),
+		limits:     make(map[key]bool),
+		watched:    make(map[key]bool),
+		ends:       make(map[key]*judgement),
+		owners:     make(map[owner]int),
+		heldUp:     make(map[uint32]int),
+		turns:      make(chan struct{}, maxCalls),
 	}
 	a.ctx, a.stop = context.WithCancel(context.Background())
-	a.calls.sockets = c.Sockets
+	a.calls.sockets, a.calls.handles = c.Sockets, &a.handles
 	return a
 }
 
 // Close ends every judgement under way without acting on it, puts back what
-// probes changed, and waits for the goroutines.
+// probes changed, and waits for the goroutines. It may be called again.
 func (a *Agent) Close() {
 	a.mu.Lock()
 	a.stopped = true

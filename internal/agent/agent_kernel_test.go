@@ -17,6 +17,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -56,8 +57,10 @@ func newBed(t *testing.T, policyText string) *bed {
 	if testing.Verbose() {
 		level = slog.LevelInfo
 	}
+	apps := prober.NewApps("test")
+	t.Cleanup(apps.Close)
 	b.agent = agent.New(agent.Config{
-		Kernel: b.Programs, Sockets: sockets.New(b.Programs), Prober: prober.New(), Now: conn.Now,
+		Kernel: b.Programs, Sockets: sockets.New(b.Programs), Prober: prober.New(), Apps: apps, Now: conn.Now,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	stream, err := b.Programs.Events()
@@ -78,10 +81,13 @@ func newBed(t *testing.T, policyText string) *bed {
 
 // report is what an application says whose call on c has this age.
 func report(ns *netns.NS, c *net.TCPConn, age time.Duration) agent.Report {
-	return agent.Report{
-		Caller: agent.Caller{NS: ns, UID: uint32(os.Getuid()), PID: int32(os.Getpid())},
-		Local:  labtest.Addr(c.LocalAddr()), Peer: labtest.Addr(c.RemoteAddr()), Sent: conn.Now() - age,
+	r := agent.Report{
+		Caller: agent.Caller{NS: ns, UID: uint32(os.Getuid()), PID: int32(os.Getpid())}, Sent: conn.Now() - age,
 	}
+	if c != nil {
+		r.Local, r.Peer = labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr())
+	}
+	return r
 }
 
 // judge reports and returns the only result.
@@ -372,4 +378,25 @@ func TestUnmanaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantVerdict(t, b.judge(t, report(b.Client, older, time.Second)), verdict.Unmanaged, verdict.ReasonOlder, agent.ActionNone)
+}
+
+// TestNothingIsDialled: a check of a peer that nobody has a socket to makes no
+// connection, and finds nothing.
+func TestNothingIsDialled(t *testing.T) {
+	b := newBed(t, withApp)
+	syns := labtest.Counter(t)(b.Count(lab.Match{Set: lab.SYN, Clear: lab.ACK}))
+	r := report(b.Client, nil, 2*time.Second)
+	r.Peer = netip.AddrPortFrom(b.ServerAddr4, 7100)
+	if got, err := b.agent.Judge(context.Background(), r); err != nil || len(got) != 0 {
+		t.Errorf("peer alone: %v, %v; want an empty list", got, err)
+	}
+	r.Local = netip.AddrPortFrom(b.ClientAddr4, 40000)
+	wantVerdict(t, b.judge(t, r), verdict.Gone, verdict.ReasonNotFound, agent.ActionNone)
+	if n := labtest.Packets(t, syns); n != 0 {
+		t.Errorf("%d connections were tried", n)
+	}
+	labtest.Pair(t, b.Lab, 7100) // the counter must be able to count
+	if n := labtest.Packets(t, syns); n != 1 {
+		t.Errorf("the counter says %d after one connection", n)
+	}
 }

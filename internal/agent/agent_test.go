@@ -42,8 +42,8 @@ func TestWindow(t *testing.T) {
 	bubble(t, "silence", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 10*time.Second, nil)
 		r := judgeOne(t, a, w.report(id, 2*time.Second))
-		if r.Verdict != verdict.DeadPath || r.Action != ActionClosed || w.destroys != 1 {
-			t.Errorf("result %+v, %d destroyed", r, w.destroys)
+		if r.Verdict != verdict.DeadPath || r.Action != ActionClosed || w.destroyed() != 1 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 		if r.Duration != 3*time.Second || w.provoked != 5 || w.sent != 1 || r.Evidence.ProbesSent != 6 {
 			t.Errorf("%v, %d keepalives, %d segments, %d counted; want 3s, 5, 1, 6",
@@ -83,8 +83,8 @@ func TestLostProbes(t *testing.T) {
 			id := w.add(1, 10*time.Second, func(n int) bool { return n == answered })
 			r := judgeOne(t, a, w.report(id, 2*time.Second))
 			synctest.Wait()
-			if r.Verdict != verdict.AliveSlow || w.destroys != 0 || !r.Evidence.ProbeAnswered || r.Evidence.ProbesSent < answered {
-				t.Errorf("result %+v, %d destroyed", r, w.destroys)
+			if r.Verdict != verdict.AliveSlow || w.destroyed() != 0 || !r.Evidence.ProbeAnswered || r.Evidence.ProbesSent < answered {
+				t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 			}
 			if !w.calmed[1] {
 				t.Error("the keepalive time was not put back")
@@ -98,8 +98,8 @@ func TestLostProbes(t *testing.T) {
 func TestAnswerInTheSameTick(t *testing.T) {
 	bubble(t, "same tick", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 0, func(n int) bool { return n == 1 })
-		if r := judgeOne(t, a, w.report(id, time.Millisecond)); r.Verdict != verdict.AliveSlow || w.destroys != 0 {
-			t.Errorf("result %+v, %d destroyed", r, w.destroys)
+		if r := judgeOne(t, a, w.report(id, time.Millisecond)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
 }
@@ -121,8 +121,8 @@ func TestJoin(t *testing.T) {
 				t.Errorf("result %+v", r)
 			}
 		}
-		if w.provoked != 5 || w.destroys != 1 {
-			t.Errorf("%d keepalives, %d destroyed; want 5 and 1", w.provoked, w.destroys)
+		if w.provoked != 5 || w.destroyed() != 1 {
+			t.Errorf("%d keepalives, %d destroyed; want 5 and 1", w.provoked, w.destroyed())
 		}
 		stats := a.Stats()
 		if stats.Verdicts[VerdictKey{"server", verdict.DeadPath}] != reports || stats.Judgements != 0 {
@@ -142,12 +142,12 @@ func TestManySockets(t *testing.T) {
 		alive := w.add(pool+1, 10*time.Second, func(n int) bool { return n == 5 })
 		began := w.now()
 		judgeOne(t, a, w.report(w.sockets[1].snap.ID, 2*time.Second))
-		for w.destroys < pool && w.now()-began < time.Minute {
+		for w.destroyed() < pool && w.now()-began < time.Minute {
 			time.Sleep(10 * time.Millisecond)
 		}
 		// Two attempts of 650 ms, then a window of 3 s; the walks take time, too.
-		if took := w.now() - began; w.destroys != pool || took > 5*time.Second {
-			t.Errorf("%d of %d closed after %v", w.destroys, pool, took)
+		if took := w.now() - began; w.destroyed() != pool || took > 5*time.Second {
+			t.Errorf("%d of %d closed after %v", w.destroyed(), pool, took)
 		}
 		if w.walks > 50 {
 			t.Errorf("%d walks for %d sockets", w.walks, pool)
@@ -165,15 +165,15 @@ func TestLastLook(t *testing.T) {
 		ends := w.now() + 3*time.Second
 		looks := 0
 		w.again = func(s *fakeSocket) {
-			if w.now() == ends { // first the last look of the probe, then the one before the close
-				if looks++; looks == 2 {
+			if w.now() == ends { // the last look of the probe, the one after calming, the one before the close
+				if looks++; looks == 3 {
 					s.heard = ends
 				}
 			}
 		}
 		r := judgeOne(t, a, w.report(id, 2*time.Second))
-		if r.Verdict != verdict.AliveSlow || r.Action != ActionNone || w.destroys != 0 || looks != 2 {
-			t.Errorf("result %+v, %d destroyed, %d looks at the end", r, w.destroys, looks)
+		if r.Verdict != verdict.AliveSlow || r.Action != ActionNone || w.destroyed() != 0 || looks != 3 {
+			t.Errorf("result %+v, %d destroyed, %d looks at the end", r, w.destroyed(), looks)
 		}
 	})
 	bubble(t, "the kernel refuses", func(t *testing.T, w *world, a *Agent) {
@@ -225,7 +225,7 @@ func TestEnds(t *testing.T) {
 				}
 			}()
 			r := judgeOne(t, a, w.report(id, 2*time.Second))
-			if r.Verdict != test.word || r.Reason != test.reason || w.destroys != 0 {
+			if r.Verdict != test.word || r.Reason != test.reason || w.destroyed() != 0 {
 				t.Errorf("result %+v, want %s (%s)", r, test.word, test.reason)
 			}
 		})
@@ -243,7 +243,7 @@ func TestRefusedProbes(t *testing.T) {
 			id := w.add(1, 10*time.Second, nil)
 			w.sockets[1].snap.WriteSeq = 7 // in flight
 			r := judgeOne(t, a, w.report(id, 0))
-			if r.Verdict != want.Word || r.Reason != want.Reason || w.destroys != 0 {
+			if r.Verdict != want.Word || r.Reason != want.Reason || w.destroyed() != 0 {
 				t.Errorf("result %+v, want %+v", r, want)
 			}
 		})
@@ -266,9 +266,36 @@ func TestCloseEndsEverything(t *testing.T) {
 		if _, err := a.Judge(context.Background(), w.report(id, 0)); !errors.Is(err, ErrStopped) {
 			t.Errorf("a report afterwards: %v, want ErrStopped", err)
 		}
-		if w.destroys != 0 || !w.calmed[1] {
-			t.Errorf("%d destroyed, calmed %v", w.destroys, w.calmed[1])
+		if w.destroyed() != 0 || !w.calmed[1] {
+			t.Errorf("%d destroyed, calmed %v", w.destroyed(), w.calmed[1])
 		}
+	})
+}
+
+// TestHeldUp: a walk that a locked socket holds up costs the evidence of the
+// kernel's own keepalive, so that nothing is closed, and no time beyond its limit.
+func TestHeldUp(t *testing.T) {
+	bubble(t, "held up", func(t *testing.T, w *world, a *Agent) {
+		w.walkTime = time.Hour
+		for _, cookie := range []uint64{1, 2} {
+			r := judgeOne(t, a, w.report(w.add(cookie, 10*time.Second, nil), 0))
+			if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonUnconfirmed || w.destroyed() != 0 {
+				t.Errorf("result %+v, %d destroyed", r, w.destroyed())
+			}
+			if r.Duration > 8*time.Second {
+				t.Errorf("took %v", r.Duration)
+			}
+		}
+		began := w.now()
+		a.Close()
+		if took := w.now() - began; took > 3*time.Second {
+			t.Errorf("the end took %v", took)
+		}
+		time.Sleep(3 * time.Hour)
+		if w.mu.Lock(); !w.calmed[1] || !w.calmed[2] {
+			t.Error("not calmed when the walk went on")
+		}
+		w.mu.Unlock()
 	})
 }
 
@@ -292,8 +319,8 @@ func TestLeaver(t *testing.T) {
 			t.Errorf("%v, want DeadlineExceeded", err)
 		}
 		time.Sleep(5 * time.Second)
-		if w.destroys != 1 {
-			t.Errorf("%d destroyed, want 1", w.destroys)
+		if w.destroyed() != 1 {
+			t.Errorf("%d destroyed, want 1", w.destroyed())
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (a *Agent) Follow(events Events) error {
 // ended passes on how a socket under judgement ended.
 func (a *Agent) ended(e *loader.Event) {
 	a.mu.Lock()
-	j := a.judgements[key{e.Netns, e.Cookie}]
+	j := a.ends[key{e.Netns, e.Cookie}]
 	a.mu.Unlock()
 	if j == nil {
 		return

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
@@ -39,11 +41,14 @@ type world struct {
 	deaf       bool
 	walkTime   time.Duration
 	again      func(*fakeSocket) // before each look of Again
+	app        func() prober.AppOutcome
+	asked      int
 }
 
 type fakeSocket struct {
 	snap  conn.Snapshot
 	heard time.Duration // last packet, since start of the clock
+	data  time.Duration // last payload
 	// attempt is called at each attempt, counted from 1; true: it is answered.
 	attempt  func(n int) bool
 	attempts int
@@ -66,7 +71,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) now() time.Duration { return time.Hour + time.Since(w.start) }
 
 func (w *world) agent() *Agent {
-	return New(Config{Kernel: w, Sockets: w, Prober: w, Now: w.now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	return New(Config{Kernel: w, Sockets: w, Prober: w, Apps: w, Now: w.now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
 // add makes a socket that was last heard from a while ago.
@@ -75,9 +80,9 @@ func (w *world) add(cookie uint64, silent time.Duration, attempt func(n int) boo
 		Local:  netip.AddrPortFrom(netip.MustParseAddr("10.91.1.2"), uint16(10000+cookie)),
 		Remote: netip.MustParseAddrPort("10.91.2.2:7100")}
 	w.sockets[cookie] = &fakeSocket{
-		heard: w.now() - silent, attempt: attempt,
+		heard: w.now() - silent, data: w.now() - silent - time.Minute, attempt: attempt,
 		snap: conn.Snapshot{ID: id, State: conn.Established, HasRecord: true, DstDevUp: true, BytesReceived: 1,
-			Record: conn.Record{Policy: 1}, Options: conn.Options{KeepAlive: true}},
+			Record: conn.Record{Policy: 1, Direction: conn.Outbound}, Options: conn.Options{KeepAlive: true}},
 	}
 	return id
 }
@@ -90,8 +95,9 @@ func (w *world) look(s *fakeSocket) conn.Snapshot {
 	snap := s.snap
 	snap.Taken = w.now()
 	snap.PacketAge = w.now() - s.heard
-	snap.DataAge = snap.PacketAge + time.Minute
-	snap.PacketStamp = uint32(s.heard / (4 * time.Millisecond)) // ticks of HZ=250
+	snap.DataAge = w.now() - s.data
+	snap.AckStamp = uint32(s.heard / (4 * time.Millisecond)) // ticks of HZ=250
+	snap.DataStamp = uint32(s.data / (4 * time.Millisecond))
 	return snap
 }
 
@@ -129,8 +135,16 @@ func (w *world) Again(_ *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	return conn.Snapshot{}, sockets.ErrGone
 }
 
-func (w *world) Find(*netns.NS, netip.AddrPort, uint64) (conn.Snapshot, error) {
-	return conn.Snapshot{}, sockets.ErrGone
+func (w *world) Find(_ *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.Snapshot, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []conn.Snapshot
+	for _, s := range w.sockets {
+		if (!local.IsValid() || s.snap.Local == local) && (cookie == 0 || s.snap.Cookie == cookie) {
+			found = append(found, w.look(s))
+		}
+	}
+	return found, nil
 }
 
 func (w *world) Scan(_ *netns.NS, fn func(conn.Snapshot) error) error {
@@ -183,6 +197,9 @@ func (w *world) Send(_ *netns.NS, s *conn.Snapshot) error {
 	w.sent++
 	if f := w.sockets[s.Cookie]; f != nil {
 		w.ask(f, false)
+		if f.snap.InFlight() && f.heard < w.now() {
+			f.snap.Retransmits++ // the kernel's own timer
+		}
 	}
 	return nil
 }
@@ -195,6 +212,18 @@ func (w *world) Destroy(_ *netns.NS, id conn.ID) error {
 		delete(w.sockets, id.Cookie)
 	}
 	return w.destroyErr
+}
+
+func (w *world) Ask(context.Context, *netns.NS, netip.AddrPort, *policy.AppProbe) prober.AppOutcome {
+	w.asked++
+	return w.app()
+}
+
+// destroyed returns how many were.
+func (w *world) destroyed() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.destroys
 }
 
 func (w *world) InForce() *loader.InForce                      { return loader.NewInForce(w.pol, map[uint32]int{1: 0}) }

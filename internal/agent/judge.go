@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -19,6 +22,8 @@ import (
 const (
 	reporterCall  = "call"  // an application whose call timed out
 	reporterSweep = "sweep" // a sibling was found silent
+	reporterLimit = "limit" // close_silent_after has passed for a reported call
+	reporterAdmin = "admin" // an operator asks, and nothing is to be closed
 )
 
 // call is one question about one socket.
@@ -31,8 +36,11 @@ type call struct {
 
 // Judge answers a report: the socket it names is judged and, where the evidence
 // condemns it, closed. Where the caller holds no such socket the verdict is
-// Gone; a socket of another user counts as none. It blocks up to the probe
-// window; when ctx ends first the judgement goes on and its verdict is logged.
+// Gone, and a socket that is not the caller's to hear of counts as none. A
+// report that names a peer alone gets a result for each of the caller's sockets
+// to it, none where there is none. It blocks up to the probe window and the time
+// of an application probe; when ctx ends first the judgement goes on and its
+// verdict is logged.
 //
 // Errors wrap ErrForbidden, ErrBusy or ErrStopped, or come from the kernel.
 func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
@@ -40,18 +48,78 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 		return nil, fmt.Errorf("judge report: %w", ErrForbidden)
 	}
 	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
-	s, err := a.find(r)
-	if err != nil && !errors.Is(err, sockets.ErrGone) {
+	if !r.Local.IsValid() && r.Cookie == 0 {
+		return a.judgePeer(ctx, c, r.Peer)
+	}
+	found, err := a.find(r)
+	if err != nil {
 		return nil, fmt.Errorf("judge report: %w", err)
 	}
-	if err != nil || s.UID != r.Caller.UID || !r.agrees(&s) {
+	found = slices.DeleteFunc(found, func(s conn.Snapshot) bool {
+		return !r.Caller.sees(&s) || !r.agrees(&s)
+	})
+	switch len(found) {
+	case 0:
 		return []Result{a.none(c, &r)}, nil
+	case 1:
+		result, err := a.judge(ctx, c, found[0])
+		if err != nil {
+			return nil, fmt.Errorf("judge %s: %w", found[0].ID, err)
+		}
+		return []Result{result}, nil
 	}
-	result, err := a.judge(ctx, c, s)
+	return a.judgeAll(ctx, c, found), nil
+}
+
+// judgePeer judges every socket of the caller to a peer, each alone.
+func (a *Agent) judgePeer(ctx context.Context, c *call, peer netip.AddrPort) ([]Result, error) {
+	found, err := a.scan(c.ns, func(s *conn.Snapshot) bool {
+		return s.Remote == peer && c.caller.sees(s) && s.State.Judgeable()
+	})
 	if err != nil {
-		return nil, fmt.Errorf("judge %s: %w", s.ID, err)
+		return nil, fmt.Errorf("judge sockets to %s: %w", peer, err)
 	}
-	return []Result{result}, nil
+	return a.judgeAll(ctx, c, found), nil
+}
+
+// judgeAll judges sockets side by side. One that could not be judged is unknown:
+// the others are not held up by it.
+func (a *Agent) judgeAll(ctx context.Context, c *call, found []conn.Snapshot) []Result {
+	results := make([]Result, len(found))
+	var all sync.WaitGroup
+	for i, s := range found {
+		one := func() {
+			var err error
+			if results[i], err = a.judge(ctx, c, s); err != nil {
+				results[i] = a.unjudged(c, &s, err)
+			}
+		}
+		all.Add(1)
+		if !a.start(func() { defer all.Done(); one() }) {
+			all.Done()
+			results[i] = a.unjudged(c, &s, ErrStopped)
+		}
+	}
+	all.Wait()
+	return results
+}
+
+// unjudged is the result where a judgement did not come about.
+func (a *Agent) unjudged(c *call, s *conn.Snapshot, err error) Result {
+	v := verdict.Verdict{Word: verdict.Unknown, Reason: verdict.ReasonFailed}
+	if errors.Is(err, ErrBusy) || errors.Is(err, ErrStopped) || ctxErr(err) {
+		v.Reason = verdict.ReasonBusy
+	} else {
+		a.Log.Warn("judge a socket", "socket", s.ID.String(), "err", err)
+	}
+	w := &weighing{call: c, began: a.Now(), in: verdict.Input{Sent: c.sent, Before: verdict.Look{Found: true, Snapshot: *s}}}
+	w.peer, _ = a.peer(s)
+	return a.conclude(w, v)
+}
+
+// ctxErr reports whether err is that of a context that ended.
+func ctxErr(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // none answers a report about a socket that is not there, in its own words.
@@ -62,12 +130,16 @@ func (a *Agent) none(c *call, r *Report) Result {
 	return a.conclude(w, verdict.Decide(w.in))
 }
 
-// find looks for the socket that the report names.
-func (a *Agent) find(r Report) (conn.Snapshot, error) {
-	if r.Local.IsValid() && r.Peer.IsValid() {
-		return a.Sockets.Get(r.Caller.NS, r.Local, r.Peer)
+// find looks for the sockets that the report names.
+func (a *Agent) find(r Report) ([]conn.Snapshot, error) {
+	if !r.Local.IsValid() || !r.Peer.IsValid() {
+		return a.Sockets.Find(r.Caller.NS, r.Local, r.Cookie)
 	}
-	return a.Sockets.Find(r.Caller.NS, r.Local, r.Cookie)
+	s, err := a.Sockets.Get(r.Caller.NS, r.Local, r.Peer)
+	if errors.Is(err, sockets.ErrGone) {
+		return nil, nil
+	}
+	return []conn.Snapshot{s}, err
 }
 
 // agrees reports whether everything the report says is true of the socket.
@@ -85,6 +157,10 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	began := a.Now()
 	peer, unmanaged := a.peer(&s)
 	in := verdict.Input{Sent: c.sent, Unmanaged: unmanaged, Before: verdict.Look{Found: true, Snapshot: s}}
+	if peer != nil {
+		in.SilentLimit = peer.CloseSilentAfter
+		in.CloseHung = peer.AppProbe != nil && peer.AppProbe.CloseHung
+	}
 	w := &weighing{call: c, began: began, peer: peer, in: in}
 	if v := verdict.Decide(in); v.Word != "" {
 		return a.conclude(w, v), nil
@@ -96,13 +172,13 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	w.j = j
 	select {
 	case <-j.done:
-		return a.weigh(w)
+		return a.weigh(a.ctx, w)
 	case <-ctx.Done():
 	}
 	// Whoever asked has left; the verdict is due all the same.
 	if !a.start(func() {
 		<-j.done
-		a.weigh(w)
+		a.weigh(a.ctx, w)
 	}) {
 		a.leave(j)
 	}
@@ -119,26 +195,37 @@ type weighing struct {
 }
 
 // weigh decides on the evidence that a judgement has gathered, and leaves it.
-func (a *Agent) weigh(w *weighing) (Result, error) {
+// Where the path answers and the call does not, the application is asked, too.
+func (a *Agent) weigh(ctx context.Context, w *weighing) (Result, error) {
 	defer a.leave(w.j)
 	if a.ctx.Err() != nil {
 		return Result{}, ErrStopped // the evidence was not gathered to the end
 	}
 	w.in.Before.Snapshot, w.in.After, w.in.Probe = w.j.before, w.j.after, w.j.probe
+	if verdict.AsksApp(w.in) && a.askApp(ctx, w) != nil {
+		return Result{}, ErrStopped
+	}
 	return a.conclude(w, verdict.Decide(w.in)), nil
 }
 
 // conclude acts on a verdict and leaves the record of it.
 func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
-	r := Result{ID: w.in.Before.Snapshot.ID, Verdict: v.Word, Reason: v.Reason, Action: ActionNone}
+	r := Result{ID: w.in.Before.Snapshot.ID, Action: ActionNone}
 	if w.peer != nil {
 		r.Policy = w.peer.Name
 	}
-	if v.Condemns() {
-		a.act(w.j, &w.in, &r)
+	if v.Close && w.call.reporter != reporterAdmin {
+		v, r.Action = a.act(w, v)
 	}
+	r.Verdict, r.Reason = v.Word, v.Reason
 	r.Evidence, r.Duration = w.in.Evidence(), a.Now()-w.began
+	if w.in.Before.Found { // by another call's look, perhaps, which came before this one
+		r.Evidence.CallAge = max(0, w.began-w.call.sent)
+	}
 	a.record(w.call, &r)
+	if !v.Close {
+		a.later(w)
+	}
 	return r
 }
 

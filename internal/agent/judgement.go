@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -29,8 +30,9 @@ type judgement struct {
 	endMu sync.Mutex
 	end   verdict.End // as the kernel's event tells
 
-	closing sync.Once
-	closed  closeResult
+	closing sync.Mutex // one at a time looks once more and closes
+	closed  bool       // held by closing
+	counted bool       // as condemned; held by closing
 }
 
 // join returns the judgement under way about the socket, or starts one. The
@@ -46,15 +48,17 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bo
 	if a.stopped {
 		return nil, ErrStopped
 	}
-	if len(a.judgements) >= MaxJudgements {
+	who := owner{s.Netns, s.UID}
+	if len(a.judgements) >= MaxJudgements || a.owners[who] >= MaxOwned {
 		return nil, ErrBusy
 	}
-	own, err := ns.Dup() // the judgement may outlive whoever asked
+	own, err := a.handles.hold(ns) // the judgement may outlive whoever asked
 	if err != nil {
 		return nil, err
 	}
 	j := &judgement{refs: 2, ns: own, before: s, peer: peer, sweeps: sweeps, done: make(chan struct{})}
-	a.judgements[k] = j
+	a.judgements[k], a.ends[k] = j, j
+	a.owners[who]++
 	a.work.Go(func() { a.gather(k, j) })
 	return j, nil
 }
@@ -63,8 +67,12 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bo
 func (a *Agent) leave(j *judgement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if j.refs--; j.refs == 0 {
-		j.ns.Close()
+	if j.refs--; j.refs > 0 {
+		return
+	}
+	a.handles.drop(j.ns)
+	if k := (key{j.before.Netns, j.before.Cookie}); a.ends[k] == j {
+		delete(a.ends, k)
 	}
 }
 
@@ -88,15 +96,35 @@ func (a *Agent) gather(k key, j *judgement) {
 	}
 	a.mu.Lock()
 	delete(a.judgements, k)
+	who := owner{j.before.Netns, j.before.UID}
+	if a.owners[who]--; a.owners[who] == 0 {
+		delete(a.owners, who)
+	}
 	a.mu.Unlock()
 	close(j.done)
 }
 
-// calm puts back what provoking changed. A socket that is gone needs nothing.
+// calm puts back what provoking changed, and checks it: a walk of an older
+// kernel may miss a socket. One that is gone needs nothing.
 func (a *Agent) calm(j *judgement) {
-	if _, err := a.calls.calm(j.ns, j.before.Cookie); err != nil {
-		a.Log.Warn("restore keepalive of a probed socket", "socket", j.before.ID.String(), "err", err)
+	var err error
+	for range 3 {
+		if _, err = a.calls.calm(j.ns, j.before.Cookie); errors.Is(err, errHeldUp) {
+			return // it comes later
+		}
+		s, lookErr := a.lookOnce(j.ns, j.before.ID)
+		if lookErr != nil || s.Options.Idle == s.Record.Effective.Idle {
+			return
+		}
 	}
+	a.Log.Warn("restore keepalive of a probed socket", "socket", j.before.ID.String(), "err", err)
+}
+
+// ended returns how the socket ended, as far as an event has told.
+func (j *judgement) ended() verdict.End {
+	j.endMu.Lock()
+	defer j.endMu.Unlock()
+	return j.end
 }
 
 // endGrace is how long the kernel's close event may lag behind the look that
@@ -110,10 +138,7 @@ func (a *Agent) awaitEnd(j *judgement) verdict.End {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		j.endMu.Lock()
-		end := j.end
-		j.endMu.Unlock()
-		if end != verdict.EndUnknown {
+		if end := j.ended(); end != verdict.EndUnknown {
 			return end
 		}
 		select {

@@ -4,18 +4,31 @@ package agent
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// record counts a verdict and writes its line.
+// record counts a verdict, enters it into the journal and writes its line.
 func (a *Agent) record(c *call, r *Result) {
 	a.stats.judged(r)
+	kept := *r
+	a.journal.add(Entry{
+		Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID,
+		Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
+	})
 	e := &r.Evidence
 	level := slog.LevelInfo
-	if r.Action == ActionFailed || r.Verdict == verdict.LocalFault {
+	switch {
+	case r.Action == ActionFailed || r.Verdict == verdict.LocalFault:
 		level = slog.LevelError
+	case r.Verdict == verdict.Unmanaged || r.Reason == verdict.ReasonNotFound:
+		level = slog.LevelDebug // anybody can ask for any number of these
+	}
+	state := ""
+	if e.State != 0 {
+		state = e.State.String()
 	}
 	attrs := []slog.Attr{
 		slog.String("verdict", string(r.Verdict)),
@@ -26,7 +39,7 @@ func (a *Agent) record(c *call, r *Result) {
 		slog.String("peer", r.ID.Remote.String()),
 		slog.Uint64("cookie", r.ID.Cookie),
 		slog.Uint64("netns", uint64(r.ID.Netns)),
-		slog.String("state", e.State.String()),
+		slog.String("state", state),
 		slog.Bool("payload_since_call", e.PayloadSinceCall),
 		slog.Uint64("bytes_received", e.BytesReceived),
 		slog.Uint64("bytes_acked", e.BytesAcked),
@@ -37,18 +50,24 @@ func (a *Agent) record(c *call, r *Result) {
 		slog.Int("probes_sent", e.ProbesSent),
 		slog.Bool("probe_answered", e.ProbeAnswered),
 		slog.Int64("window_ms", e.Window.Milliseconds()),
+		slog.String("app", e.App.String()),
 		slog.Int64("call_ms", e.CallAge.Milliseconds()),
 		slog.Int64("duration_ms", r.Duration.Milliseconds()),
 		slog.String("reporter", c.reporter),
 	}
-	if c.reporter == reporterCall {
+	if c.reporter != reporterSweep {
 		attrs = append(attrs, slog.Int("uid", int(c.caller.UID)), slog.Int("pid", int(c.caller.PID)))
 	}
 	a.Log.LogAttrs(a.ctx, level, "verdict", attrs...)
 }
 
-// logEnd writes the line of a connection that the kernel ended, and how.
+// logEnd enters into journal and log how the kernel ended a connection.
 func (a *Agent) logEnd(e *loader.Event, policy string) {
+	kind := EntryEnd
+	if e.Stall {
+		kind = EntryStall
+	}
+	a.journal.add(Entry{Time: time.Now(), Kind: kind, Policy: policy, ID: e.ID, Event: e})
 	level := slog.LevelInfo
 	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed {
 		level = slog.LevelDebug // the peer's or our own doing, or no end at all

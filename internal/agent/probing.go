@@ -33,19 +33,19 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	window, spacing := want.Schedule(p.last.SRTT)
 	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
 	if p.last.PacketAge < settle {
-		pause(ctx, settle)
+		p.agent.pause(settle)
 	}
 	for n := range want.Attempts {
 		last := n == want.Attempts-1
 		if last {
 			spacing = window - time.Duration(n)*spacing
 		}
-		if n == 2 && p.j.sweeps {
-			p.agent.sweep(p.j)
-		}
 		p.attempt(last)
 		if found, settled := p.wait(ctx, spacing); settled {
 			return p.result(found)
+		}
+		if n == min(1, want.Attempts-1) && p.j.sweeps {
+			p.agent.sweep(p.j)
 		}
 	}
 	return p.result(true)
@@ -54,16 +54,6 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 // settle is a few of the kernel's ticks: an answer within the tick of the segment
 // before it would go unnoticed, since stamps are in ticks.
 const settle = 40 * time.Millisecond
-
-// pause waits, or returns early when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
 
 // result sums up. Of keepalives and retransmissions the kernel's own count is
 // believed, whether we provoked them or not; an answer sets it back to 0.
@@ -86,15 +76,17 @@ func advanced(before, after uint8) int { return max(0, int(after)-int(before)) }
 func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
 
 // attempt asks the peer once. Nothing in flight: by the kernel's own keepalive,
-// which takes the connection's way by itself. Else, or where the last segment
-// is too young for a keepalive, by a segment of ours. The last attempt is made
-// both ways, since the kernel does not tell why a keepalive did not leave.
+// which takes the connection's way by itself; it comes when the connection has
+// been silent for a second. In flight, before that second is over, and in the
+// last attempt, by a segment of ours, too: the kernel does not tell why a
+// keepalive did not leave.
 func (p *probing) attempt(last bool) {
-	if p.provoke() && !last {
+	provoked := p.provoke()
+	if provoked && p.last.PacketAge > keepaliveAge && !last {
 		return
 	}
 	a := p.agent
-	err := a.Prober.Send(p.j.ns, &p.last)
+	err := a.send(p.j.ns, &p.last)
 	switch {
 	case err == nil:
 		p.sent++
@@ -111,9 +103,13 @@ func (p *probing) attempt(last bool) {
 	}
 }
 
+// keepaliveAge is how long a connection must have been silent for the shortest
+// TCP_KEEPIDLE, one second, to be due; the rest is for the kernel's tick.
+const keepaliveAge = 1050 * time.Millisecond
+
 // provoke makes the kernel send a keepalive, where it would send one at all.
 func (p *probing) provoke() bool {
-	if p.last.InFlight() || p.last.PacketAge <= keepaliveAge || !p.last.Options.KeepAlive {
+	if p.last.InFlight() || p.last.Orphan || !p.last.Options.KeepAlive {
 		return false
 	}
 	reached, err := p.agent.calls.provoke(p.j.ns, p.j.before.Cookie)
@@ -122,16 +118,15 @@ func (p *probing) provoke() bool {
 		p.provoked = true
 		p.kinds = append(p.kinds, probeKeepalive)
 		return true
+	case errors.Is(err, errHeldUp):
+		p.provoked = true // perhaps
+		p.agent.stats.refused(probeKeepalive, resultError)
 	case err != nil && !errors.Is(err, loader.ErrUnsupported):
 		p.agent.stats.refused(probeKeepalive, resultError)
 		p.agent.Log.Warn("provoke keepalive", "socket", p.j.before.ID.String(), "err", err)
 	}
 	return false
 }
-
-// keepaliveAge is how long a connection must have been silent for the shortest
-// TCP_KEEPIDLE, one second, to be due; the rest is for the kernel's tick.
-const keepaliveAge = 1100 * time.Millisecond
 
 // pauses are the waits between looks for an answer: most come within a round
 // trip, and a look costs little.
@@ -155,7 +150,7 @@ func (p *probing) wait(ctx context.Context, d time.Duration) (found, settled boo
 			return true, true
 		case <-timer.C:
 		}
-		s, err := p.agent.Sockets.Again(p.j.ns, p.j.before.ID)
+		s, err := p.agent.again(p.j.ns, p.j.before.ID)
 		if errors.Is(err, sockets.ErrGone) {
 			return false, true
 		}

@@ -43,6 +43,7 @@ type (
 	}
 	CloseKey struct {
 		Policy string
+		Cause  string // of Causes
 		Action Action
 	}
 	ProbeKey struct{ Kind, Result string }
@@ -54,6 +55,9 @@ type Stats struct {
 	// Closes counts condemned sockets by what was done.
 	Closes map[CloseKey]uint64
 	Probes map[ProbeKey]uint64
+	// WouldHaveClosed counts, by policy, sockets that were condemned under
+	// action: observe and got payload later.
+	WouldHaveClosed map[string]uint64
 	// Judgements are under way now.
 	Judgements int
 }
@@ -64,6 +68,7 @@ type stats struct {
 	verdicts map[VerdictKey]uint64
 	closes   map[CloseKey]uint64
 	probes   map[ProbeKey]uint64
+	live     map[string]uint64
 	observe  func(time.Duration) // of verdicts, nil: nobody listens
 }
 
@@ -101,12 +106,23 @@ func (s *stats) judged(r *Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add(&s.verdicts, VerdictKey{r.Policy, r.Verdict})
-	if r.Verdict == verdict.DeadPath && r.Reason == "" {
-		add(&s.closes, CloseKey{r.Policy, r.Action})
-	}
 	if s.observe != nil {
 		s.observe(r.Duration)
 	}
+}
+
+// condemned counts one socket that was to be closed.
+func (s *stats) condemned(policy, cause string, action Action) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.closes, CloseKey{policy, cause, action})
+}
+
+// wouldHaveClosed counts a live socket that observing has spared.
+func (s *stats) wouldHaveClosed(policy string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.live, policy)
 }
 
 // Observe makes the agent tell the duration of every verdict to fn, which must
@@ -123,6 +139,6 @@ func (a *Agent) Stats() Stats {
 	defer s.mu.Unlock()
 	return Stats{
 		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
-		Probes: maps.Clone(s.probes), Judgements: n,
+		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live), Judgements: n,
 	}
 }

@@ -3,37 +3,48 @@
 package agent
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
-// sweepKey names the siblings of a socket.
+// sweepKey names the siblings of a socket: those to the same service at the
+// same peer. The service is the peer's port for outbound connections, ours for
+// inbound ones, whose peer's port is any.
 type sweepKey struct {
-	netns uint32
-	peer  netip.AddrPort
+	netns     uint32
+	peer      netip.Addr
+	direction conn.Direction
+	port      uint16
+}
+
+func siblingsOf(s *conn.Snapshot) sweepKey {
+	k := sweepKey{s.Netns, s.Remote.Addr(), s.Record.Direction, s.Remote.Port()}
+	if k.direction == conn.Inbound {
+		k.port = s.Local.Port()
+	}
+	return k
 }
 
 // sweep asks about every other managed socket of the namespace to the same
 // peer, each with a full window of its own and judged alone. It returns at once.
 func (a *Agent) sweep(j *judgement) {
-	k := sweepKey{j.before.Netns, j.before.Remote}
+	k := siblingsOf(&j.before)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.stopped || a.sweeps[k] {
 		return
 	}
-	ns, err := j.ns.Dup()
+	ns, err := a.handles.hold(j.ns)
 	if err != nil {
 		a.Log.Warn("sweep siblings", "peer", k.peer.String(), "err", err)
 		return
 	}
 	a.sweeps[k] = true
 	a.work.Go(func() {
-		defer ns.Close()
-		if err := a.siblings(ns, k); err != nil {
+		defer a.handles.drop(ns)
+		if err := a.siblings(ns, k, j.before.Cookie); err != nil {
 			a.Log.Warn("sweep siblings", "peer", k.peer.String(), "err", err)
 		}
 		a.mu.Lock()
@@ -44,32 +55,13 @@ func (a *Agent) sweep(j *judgement) {
 
 // siblings starts a judgement for each and waits until all have ended, so that
 // no second sweep of the same peer starts meanwhile.
-func (a *Agent) siblings(ns *netns.NS, k sweepKey) error {
-	var found []conn.Snapshot
-	err := a.Sockets.Scan(ns, func(s conn.Snapshot) error {
-		if s.Remote == k.peer && s.HasRecord && s.Cookie != 0 && s.State.Judgeable() && !a.underWay(&s) {
-			found = append(found, s)
-		}
-		return nil
+func (a *Agent) siblings(ns *netns.NS, k sweepKey, self uint64) error {
+	found, err := a.scan(ns, func(s *conn.Snapshot) bool {
+		return s.HasRecord && siblingsOf(s) == k && s.Cookie != 0 && s.Cookie != self && s.State.Judgeable() && !s.Orphan && !a.underWay(s)
 	})
 	if err != nil {
 		return err
 	}
-	done := make(chan error, len(found))
-	started := 0
-	for _, s := range found {
-		c := &call{ns: ns, sent: a.Now(), reporter: reporterSweep}
-		if !a.start(func() {
-			_, err := a.judge(a.ctx, c, s)
-			done <- err
-		}) {
-			break
-		}
-		started++
-	}
-	var errs error
-	for range started {
-		errs = errors.Join(errs, <-done)
-	}
-	return errs
+	a.judgeAll(a.ctx, &call{ns: ns, sent: a.Now(), reporter: reporterSweep}, found)
+	return nil
 }

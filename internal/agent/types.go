@@ -18,13 +18,21 @@ type Caller struct {
 	NS  *netns.NS
 	UID uint32
 	PID int32
+	// Owner says that the caller is heard about every socket of NS: it owns the
+	// user namespace of NS, which is not the agent's own, or it asks on the
+	// admin socket.
+	Owner bool
 }
+
+// sees reports whether the caller may hear about a socket.
+func (c *Caller) sees(s *conn.Snapshot) bool { return c.Owner || s.UID == c.UID }
 
 // Report says that a call timed out on a socket of the caller.
 type Report struct {
 	Caller Caller
 	// Local names the socket, or Cookie does where Local is not valid. Peer,
-	// where valid, must agree with it.
+	// where valid, must agree with it; Peer alone means every socket of the
+	// caller to it.
 	Local, Peer netip.AddrPort
 	Cookie      uint64
 	// Sent is when the call was written, on CLOCK_MONOTONIC (conn.Now).
@@ -36,10 +44,33 @@ type Action string
 
 // The actions that can be taken so far.
 const (
-	ActionNone   Action = "none"
-	ActionClosed Action = "closed"
-	ActionFailed Action = "failed"
+	ActionNone     Action = "none"
+	ActionClosed   Action = "closed"
+	ActionObserved Action = "observed" // the policy says observe: closed but for that
+	ActionFailed   Action = "failed"   // the kernel refused
 )
+
+// The causes of a close that the agent decided on. The kernel has its own
+// (loader.Cause).
+const (
+	CauseDeadPath    = "dead_path"
+	CauseHung        = "hung"
+	CauseSilentLimit = "silent_limit"
+)
+
+// Causes lists them.
+func Causes() []string { return []string{CauseDeadPath, CauseHung, CauseSilentLimit} }
+
+// cause of a verdict that condemns.
+func cause(v verdict.Verdict) string {
+	switch {
+	case v.Reason == verdict.ReasonSilentLimit:
+		return CauseSilentLimit
+	case v.Word == verdict.AliveHung:
+		return CauseHung
+	}
+	return CauseDeadPath
+}
 
 // Result is one judgement.
 type Result struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
@@ -26,7 +27,28 @@ type fixed struct {
 	status  Status
 	sockets []Socket
 	policy  Policy
+	explain Explanation
+	probed  agent.Result
+	file    PolicyFile
 	err     error
+	asked   conn.ID // by Explain or Probe
+}
+
+func (f *fixed) Explain(_ context.Context, id conn.ID) (Explanation, error) {
+	f.asked = id
+	return f.explain, f.err
+}
+
+func (f *fixed) Probe(_ context.Context, id conn.ID) (agent.Result, error) {
+	f.asked = id
+	return f.probed, f.err
+}
+
+func (f *fixed) Reload(context.Context) (PolicyFile, error) { return f.file, f.err }
+
+// newAdmin is NewAdmin without events and reports.
+func newAdmin(t *testing.T, a Admin) *Server {
+	return NewAdmin(a, &journal{}, unreached(t), quiet())
 }
 
 func (f *fixed) Status(context.Context) (Status, error)    { return f.status, f.err }
@@ -34,7 +56,7 @@ func (f *fixed) Sockets(context.Context) ([]Socket, error) { return f.sockets, f
 func (f *fixed) Policy(context.Context) (Policy, error)    { return f.policy, f.err }
 
 func adminClient(t *testing.T, a Admin) *Client {
-	return Dial(filepath.Dir(serve(t, NewAdmin(a, quiet()), AdminSocket, 0o600)))
+	return Dial(filepath.Dir(serve(t, newAdmin(t, a), AdminSocket, 0o600)))
 }
 
 func TestAdminRoundTrip(t *testing.T) {
@@ -106,14 +128,19 @@ func TestStatusHealth(t *testing.T) {
 
 func TestAdminRefused(t *testing.T) {
 	labtest.Root(t)
-	socket := serve(t, NewAdmin(&fixed{}, quiet()), AdminSocket, 0o666) // a mode by mistake
+	socket := serve(t, newAdmin(t, &fixed{}), AdminSocket, 0o666) // a mode by mistake
 	for _, tc := range []struct {
 		raw    string
 		status int
 		want   string
 	}{
 		{"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405, "POST is not allowed on /v1/status: use GET"},
-		{"GET /v1/reports HTTP/1.1\r\nHost: x\r\n\r\n", 404, `no such path "/v1/reports": there are GET /v1/status, /v1/sockets and /v1/policy`},
+		{"GET /v1/report HTTP/1.1\r\nHost: x\r\n\r\n", 404, `no such path "/v1/report": there are GET /v1/status, /v1/sockets, /v1/sockets/explain, /v1/policy and /v1/events, POST /v1/sockets/probe and /v1/reload, and the paths of the report socket`},
+		{"GET /v1/reload HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET is not allowed on /v1/reload: use POST"},
+		{"POST /v1/sockets/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405, "POST is not allowed on /v1/sockets/explain: use GET"},
+		{"GET /v1/sockets/probe HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET is not allowed on /v1/sockets/probe: use POST"},
+		{"DELETE /v1/events HTTP/1.1\r\nHost: x\r\n\r\n", 405, "DELETE is not allowed on /v1/events: use GET"},
+		{"POST /v1/reload?force=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400, `unknown query parameter "force": /v1/reload takes none`},
 		{"GET /v1/sockets?peer=x HTTP/1.1\r\nHost: x\r\n\r\n", 400, `unknown query parameter "peer": /v1/sockets takes none`},
 	} {
 		resp, got := exchange(t, socket, tc.raw)
@@ -154,7 +181,7 @@ func TestAdminClientErrors(t *testing.T) {
 		t.Errorf("nobody listens: %v", err)
 	}
 
-	socket := serve(t, NewAdmin(&fixed{}, quiet()), AdminSocket, 0o600)
+	socket := serve(t, newAdmin(t, &fixed{}), AdminSocket, 0o600)
 	asUser(t, 12345, func() { _, err = dialFrom(filepath.Dir(socket)).Status(t.Context()) })
 	if !errors.Is(err, ErrPermission) || errors.Is(err, ErrUnreachable) {
 		t.Errorf("another user: %v", err)

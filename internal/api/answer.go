@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sockhealth/sockhealth/report"
@@ -16,16 +15,22 @@ import (
 // starts when there is one: a judgement takes as long as its probe window.
 const writeWithin = 10 * time.Second
 
-// answer writes one JSON value. A client that went away hears nothing.
+// answer writes one JSON value.
 func answer(w http.ResponseWriter, status int, value any) {
 	body, err := json.Marshal(value)
 	if err != nil { // our own types: a NaN, say
 		status, body = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be encoded"}`)
 	}
+	write(w, status, body)
+}
+
+// write writes an encoded answer. A client that went away hears nothing.
+func write(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWithin))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body)
+	_, _ = w.Write([]byte{'\n'})
 }
 
 // refuse writes an error.
@@ -39,30 +44,18 @@ func busy(w http.ResponseWriter, format string, args ...any) {
 	refuse(w, http.StatusServiceUnavailable, format, args...)
 }
 
+// tooMany writes a 429: the client asks too much, and may come again.
+func tooMany(w http.ResponseWriter, format string, args ...any) {
+	w.Header().Set("Retry-After", "1")
+	refuse(w, http.StatusTooManyRequests, format, args...)
+}
+
 // onlyMethod reports whether the request has the method, and answers if not.
 func onlyMethod(w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method == method {
 		return true
 	}
 	w.Header().Set("Allow", method)
-	refuse(w, http.StatusMethodNotAllowed, "%s is not allowed on %s: use %s", shorten(r.Method), r.URL.Path, method)
-	return false
-}
-
-// noQuery reports whether the request has no query, and answers if it has.
-// later names the parameters that a later version will know.
-func noQuery(w http.ResponseWriter, r *http.Request, later ...string) bool {
-	if r.URL.RawQuery == "" {
-		return true
-	}
-	name, _, _ := strings.Cut(r.URL.RawQuery, "&")
-	name, _, _ = strings.Cut(name, "=")
-	for _, l := range later {
-		if name == l {
-			refuse(w, http.StatusBadRequest, "query parameter %q is not supported yet: leave it out", l)
-			return false
-		}
-	}
-	refuse(w, http.StatusBadRequest, "unknown query parameter %s: %s takes none", quote(name), r.URL.Path)
+	refuse(w, http.StatusMethodNotAllowed, "%s is not allowed on %s: use %s", shorten(r.Method), path(r), method)
 	return false
 }

@@ -40,8 +40,9 @@ var badReports = []struct{ name, body, want string }{
 	{"peer a name", `{"peer": "db:5432"}`, `field "peer" is "db:5432", want an IP address and a port such as "10.20.1.2:7100" or "[fd00:20::2]:7100"; names are not resolved`},
 	{"peer without port", `{"peer": "10.1.1.1"}`, `field "peer" is "10.1.1.1", want an IP address and a port such as "10.20.1.2:7100" or "[fd00:20::2]:7100"; names are not resolved`},
 	{"v6 without brackets", `{"local": "fd00::1:80"}`, `field "local" is "fd00::1:80", want an IP address and a port such as "10.20.1.2:7100" or "[fd00:20::2]:7100"; names are not resolved`},
-	{"port too high", `{"local": "10.1.1.1:65536"}`, `field "local" is "10.1.1.1:65536", want an IP address and a port such as "10.20.1.2:7100" or "[fd00:20::2]:7100"; names are not resolved`},
-	{"port 0", `{"local": "10.1.1.1:0"}`, `field "local" is "10.1.1.1:0": a connection has no port 0`},
+	{"port too high", `{"local": "10.1.1.1:65536"}`, `field "local" is "10.1.1.1:65536": a port is 1 to 65535`},
+	{"port no number", `{"local": "10.1.1.1:-1"}`, `field "local" is "10.1.1.1:-1", want an IP address and a port such as "10.20.1.2:7100" or "[fd00:20::2]:7100"; names are not resolved`},
+	{"port 0", `{"local": "10.1.1.1:0"}`, `field "local" is "10.1.1.1:0": a port is 1 to 65535`},
 	{"wildcard", `{"local": "0.0.0.0:80"}`, `field "local" is "0.0.0.0:80": a connection has no wildcard address`},
 	{"mapped wildcard", `{"peer": "[::ffff:0.0.0.0]:80"}`, `field "peer" is "[::ffff:0.0.0.0]:80": a connection has no wildcard address`},
 	{"two families", `{"local": "10.1.1.1:1", "peer": "[fd00::1]:2"}`, `fields "local" and "peer" are of different address families: 10.1.1.1:1 and [fd00::1]:2`},
@@ -60,9 +61,8 @@ var badReports = []struct{ name, body, want string }{
 	{"age a boolean", `{"cookie": 1, "elapsed_ms": true}`, `field "elapsed_ms" is true, want a whole number from 0 to 3600000 (an hour): the milliseconds since the request was written`},
 	{"age a list", `{"cookie": 1, "elapsed_ms": [1]}`, `field "elapsed_ms" is an array, want a whole number from 0 to 3600000 (an hour): the milliseconds since the request was written`},
 
-	{"no socket", `{}`, `the report names no socket: give "local" (getsockname) or "cookie" (SO_COOKIE)`},
-	{"age alone", `{"elapsed_ms": 5}`, `the report names no socket: give "local" (getsockname) or "cookie" (SO_COOKIE)`},
-	{"peer alone", `{"peer": "10.20.1.2:7100", "elapsed_ms": 5}`, `a report with "peer" alone is not supported yet: add "local" (getsockname) or "cookie" (SO_COOKIE)`},
+	{"no socket", `{}`, `the report names no socket: give "local" (getsockname), "cookie" (SO_COOKIE) or, for all sockets to it, "peer" (getpeername)`},
+	{"age alone", `{"elapsed_ms": 5}`, `the report names no socket: give "local" (getsockname), "cookie" (SO_COOKIE) or, for all sockets to it, "peer" (getpeername)`},
 }
 
 func TestParseReportRefuses(t *testing.T) {
@@ -89,6 +89,7 @@ func TestParseReport(t *testing.T) {
 		{exampleReport, body{local: local, peer: peer, elapsed: 2 * time.Second}},
 		{`{"local": "10.1.1.1:40122"}`, body{local: local}},
 		{` {"cookie":18446744073709551615,"elapsed_ms":3600000} `, body{cookie: 1<<64 - 1, elapsed: time.Hour}},
+		{`{"peer": "10.20.1.2:7100", "elapsed_ms": 2000}`, body{peer: peer, elapsed: 2 * time.Second}},
 		{`{"cookie": 71, "peer": "10.20.1.2:7100"}`, body{cookie: 71, peer: peer}},
 		{`{"local": "[::ffff:10.1.1.1]:40122", "peer": "10.20.1.2:7100"}`, body{local: local, peer: peer}},
 		{`{"local": "[fe80::1%eth0]:2", "elapsed_ms": 0}`, body{local: v6}},
@@ -133,7 +134,7 @@ func FuzzParseReport(f *testing.F) {
 			}
 			return
 		}
-		if !b.local.IsValid() && b.cookie == 0 {
+		if !b.local.IsValid() && b.cookie == 0 && !b.peer.IsValid() {
 			t.Fatal("accepted, but names no socket")
 		}
 		if b.elapsed < 0 || b.elapsed > time.Hour {

@@ -3,11 +3,20 @@
 package api
 
 import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sockhealth/sockhealth/internal/verdict"
 	"github.com/sockhealth/sockhealth/report"
@@ -36,8 +45,14 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(b)
+	for _, words := range []string{"The verdicts", "The reasons"} { // TestDocsWords
+		text = strings.Replace(text, section(t, text, words), "", 1)
+	}
 	code := make(map[string]bool)
-	for _, v := range []any{report.Request{}, report.Response{}, Status{}, Policy{}, Sockets{}} {
+	for _, v := range []any{
+		report.Request{}, report.Response{}, report.Pending{}, report.Error{},
+		Status{}, Policy{}, Sockets{}, Explanation{}, Probed{}, Event{}, Reloaded{}, Refused{}, socketID{},
+	} {
 		fields(reflect.TypeOf(v), code)
 	}
 	for name := range code {
@@ -59,9 +74,152 @@ func TestDocs(t *testing.T) {
 	if rows < len(code)/2 {
 		t.Errorf("found %d fields in the tables: the pattern is wrong", rows)
 	}
+}
+
+// section returns what stands below a heading of the third order, up to the next
+// one.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	_, text, ok := strings.Cut(text, "\n### "+heading+"\n")
+	if !ok {
+		t.Fatalf("docs/api.md has no section %q", heading)
+	}
+	text, _, _ = strings.Cut(text, "\n### ")
+	return text
+}
+
+// reasons returns the value of every constant of package verdict that is a
+// reason.
+func reasons(t *testing.T) map[string]bool {
+	t.Helper()
+	all := make(map[string]bool)
+	files, err := filepath.Glob("../verdict/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range f.Decls {
+			group, ok := decl.(*ast.GenDecl)
+			if !ok || group.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range group.Specs {
+				one := spec.(*ast.ValueSpec)
+				if !strings.HasPrefix(one.Names[0].Name, "Reason") || len(one.Values) != 1 {
+					continue
+				}
+				lit, _ := one.Values[0].(*ast.BasicLit)
+				if value, err := strconv.Unquote(lit.Value); err == nil {
+					all[value] = true
+				}
+			}
+		}
+	}
+	if len(all) < 15 {
+		t.Fatalf("found %d reasons in package verdict", len(all))
+	}
+	return all
+}
+
+// docs/api.md explains every verdict and every reason, in full, and no other.
+func TestDocsWords(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := make(map[string]bool)
 	for _, w := range verdict.Words() {
-		if !strings.Contains(text, "`"+string(w)+"`") {
-			t.Errorf("verdict %s is not documented", w)
+		words[string(w)] = true
+	}
+	for heading, code := range map[string]map[string]bool{"The verdicts": words, "The reasons": reasons(t)} {
+		docs := make(map[string]bool)
+		for line := range strings.Lines(section(t, string(b), heading)) {
+			name, isRow := strings.CutPrefix(line, "| `")
+			if !isRow {
+				continue
+			}
+			cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+			name, _, _ = strings.Cut(name, "`")
+			if docs[name] {
+				t.Errorf("%s: %s stands there twice", heading, name)
+			}
+			docs[name] = true
+			if len(cells) != 4 || slices.ContainsFunc(cells, func(c string) bool { return len(c) < 4 }) {
+				t.Errorf("%s: the row of %s is not full: %q", heading, name, cells)
+				continue
+			}
+			if heading == "The reasons" {
+				for of := range strings.SplitSeq(cells[1], ", ") {
+					if !words[strings.Trim(of, "`")] {
+						t.Errorf("%s: %s is given to %s, which is no verdict", heading, name, of)
+					}
+				}
+			}
+		}
+		if d := cmp.Diff(code, docs); d != "" {
+			t.Errorf("%s, the code has (-), docs/api.md has (+):\n%s", heading, d)
+		}
+	}
+}
+
+// What is said about connections that cannot be judged has the words that they
+// are answered with.
+func TestUnmanagedWords(t *testing.T) {
+	for name, wants := range map[string][]string{
+		"../../README.md": {
+			fmt.Sprintf("`%s` (`%s`)", verdict.Unmanaged, verdict.ReasonOlder),
+			fmt.Sprintf("`%s` (`%s`)", verdict.Unknown, verdict.ReasonMPTCP), "After a restart of the agent",
+		},
+		"../../report/doc.go": {
+			fmt.Sprintf("%q (%q)", verdict.Unmanaged, verdict.ReasonOlder),
+			fmt.Sprintf("%q (%q)", verdict.Unknown, verdict.ReasonMPTCP), "After a restart of the agent",
+		},
+	} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(strings.Fields(strings.ReplaceAll(string(b), "//", "")), " ")
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s does not say %q", name, want)
+			}
+		}
+	}
+}
+
+// docs/api.md has every path, parameter and limit.
+func TestDocsLimits(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(string(b)), " ") // lines may break anywhere
+	want := []string{
+		fmt.Sprintf("with `peer` alone %d,", costPeer),
+		fmt.Sprintf("gets %d tokens a second and may save up to %d", reportsPerSecond, reportsAtOnce),
+		fmt.Sprintf("remembers the %d callers", maxBuckets),
+		fmt.Sprintf("`wait`, milliseconds from 0 to %d,", maxWait.Milliseconds()),
+		fmt.Sprintf("for %d s after it is in", int(keepFor.Seconds())),
+		fmt.Sprintf("at most %d judgements of one user in one network namespace and %d in all", maxCallerIDs, maxIDs),
+		fmt.Sprintf("%d MiB are kept for one user in one network namespace and %d MiB in all", maxCallerKept>>20, maxKept>>20),
+		fmt.Sprintf("at most %d KiB", maxBody>>10),
+		"POST " + reportsPath, "GET " + judgementsPath + "ID", "GET " + statusPath, "GET " + socketsPath, "GET " + explainPath,
+		"POST " + probePath, "GET " + eventsPath, "GET " + policyPath, "POST " + reloadPath,
+	}
+	for _, name := range eventParameters() {
+		want = append(want, "`"+name+"=")
+	}
+	for _, kind := range eventKinds() {
+		want = append(want, "`"+kind+"`")
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("docs/api.md does not say %q", w)
 		}
 	}
 }

@@ -10,6 +10,10 @@ var (
 	ErrUnreachable = errors.New("agent unreachable")
 	// ErrPermission says that only root may ask.
 	ErrPermission = errors.New("permission denied")
+	// ErrNoSocket says that no socket is what the client named.
+	ErrNoSocket = errors.New("no such socket")
+	// ErrAmbiguous says that several are.
+	ErrAmbiguous = errors.New("several such sockets")
 	// ErrHeld says that another agent holds the run directory.
 	ErrHeld = errors.New("run directory held by another agent")
 )

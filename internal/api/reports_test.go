@@ -139,17 +139,25 @@ func TestReportsRefused(t *testing.T) {
 		{"GET", "GET /v1/reports HTTP/1.1\r\nHost: x\r\n\r\n", 405, "POST", `GET is not allowed on /v1/reports: use POST`},
 		{"PUT", "PUT /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 405, "POST", `PUT is not allowed on /v1/reports: use POST`},
 		{"odd method", "BREW /v1/reports HTTP/1.1\r\nHost: x\r\n\r\n", 405, "POST", `BREW is not allowed on /v1/reports: use POST`},
-		{"path", post("/v1/report", "{}"), 404, "", `no such path "/v1/report": reports go to POST /v1/reports`},
-		{"slash", post("/v1/reports/", "{}"), 404, "", `no such path "/v1/reports/": reports go to POST /v1/reports`},
-		{"root", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404, "", `no such path "/": reports go to POST /v1/reports`},
-		{"admin path", "GET /v1/sockets HTTP/1.1\r\nHost: x\r\n\r\n", 404, "", `no such path "/v1/sockets": reports go to POST /v1/reports`},
-		{"wait", post("/v1/reports?wait=0", exampleReport), 400, "", `query parameter "wait" is not supported yet: leave it out`},
-		{"bare wait", post("/v1/reports?wait", exampleReport), 400, "", `query parameter "wait" is not supported yet: leave it out`},
-		{"query", post("/v1/reports?peer=x&wait=0", exampleReport), 400, "", `unknown query parameter "peer": /v1/reports takes none`},
-		{"too long", post("/v1/reports", strings.Repeat(" ", maxReport+1)), 413, "", `the body is over 64 KiB: a report is one small JSON object`},
+		{"path", post("/v1/report", "{}"), 404, "", `no such path "/v1/report": reports go to POST /v1/reports, judgements come from GET /v1/judgements/ID`},
+		{"slash", post("/v1/reports/", "{}"), 404, "", `no such path "/v1/reports/": reports go to POST /v1/reports, judgements come from GET /v1/judgements/ID`},
+		{"root", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404, "", `no such path "/": reports go to POST /v1/reports, judgements come from GET /v1/judgements/ID`},
+		{"admin path", "GET /v1/sockets HTTP/1.1\r\nHost: x\r\n\r\n", 404, "", `no such path "/v1/sockets": reports go to POST /v1/reports, judgements come from GET /v1/judgements/ID`},
+		{"wait no number", post("/v1/reports?wait=2s", exampleReport), 400, "", `query parameter "wait" is "2s", want milliseconds from 0 to 60000`},
+		{"wait negative", post("/v1/reports?wait=-1", exampleReport), 400, "", `query parameter "wait" is "-1", want milliseconds from 0 to 60000`},
+		{"wait too long", post("/v1/reports?wait=60001", exampleReport), 400, "", `query parameter "wait" is "60001", want milliseconds from 0 to 60000`},
+		{"wait overflows", post("/v1/reports?wait=18446744073709551616", exampleReport), 400, "", `query parameter "wait" is "18446744073709551616", want milliseconds from 0 to 60000`},
+		{"bare wait", post("/v1/reports?wait", exampleReport), 400, "", `query parameter "wait" is "", want milliseconds from 0 to 60000`},
+		{"wait twice", post("/v1/reports?wait=0&wait=0", exampleReport), 400, "", `query parameter "wait" is given twice`},
+		{"query", post("/v1/reports?wait=0&peer=x", exampleReport), 400, "", `unknown query parameter "peer": /v1/reports takes wait`},
+		{"bad query", post("/v1/reports?wait=%zz", exampleReport), 400, "", `the query is malformed: invalid URL escape "%zz"`},
+		{"judgement POST", post("/v1/judgements/x", "{}"), 405, "GET", `POST is not allowed on /v1/judgements/ID: use GET`},
+		{"judgement query", "GET /v1/judgements/x?id=1 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "", `unknown query parameter "id": /v1/judgements/ID takes wait`},
+		{"judgement wait", "GET /v1/judgements/x?wait=1h HTTP/1.1\r\nHost: x\r\n\r\n", 400, "", `query parameter "wait" is "1h", want milliseconds from 0 to 60000`},
+		{"too long", post("/v1/reports", strings.Repeat(" ", maxBody+1)), 413, "", `the body is over 64 KiB: it is one small JSON object`},
 		{"too long, chunked", "POST /v1/reports HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
-			fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", maxReport+1, strings.Repeat(" ", maxReport+1)), 413, "", `the body is over 64 KiB: a report is one small JSON object`},
-		{"just not too long", post("/v1/reports", strings.Repeat(" ", maxReport-2)+"{}"), 400, "", `the report names no socket: give "local" (getsockname) or "cookie" (SO_COOKIE)`},
+			fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", maxBody+1, strings.Repeat(" ", maxBody+1)), 413, "", `the body is over 64 KiB: it is one small JSON object`},
+		{"just not too long", post("/v1/reports", strings.Repeat(" ", maxBody-2)+"{}"), 400, "", `the report names no socket: give "local" (getsockname), "cookie" (SO_COOKIE) or, for all sockets to it, "peer" (getpeername)`},
 	}
 	for _, bad := range badReports {
 		cases = append(cases, refusal{"body: " + bad.name, post("/v1/reports", bad.body), 400, "", bad.want})
@@ -191,7 +199,7 @@ func TestResult(t *testing.T) {
 		Evidence: verdict.Evidence{
 			State: conn.FinWait2, PayloadSinceCall: true, BytesReceived: 1, BytesAcked: 2, Unread: 3, InFlight: true,
 			DataAge: 4 * time.Millisecond, PacketAge: 5 * time.Millisecond, ProbesSent: 6, ProbeAnswered: true,
-			Window: 7 * time.Millisecond, CallAge: 8 * time.Millisecond,
+			Window: 7 * time.Millisecond, App: verdict.AppSilent, CallAge: 8 * time.Millisecond,
 		},
 	}, {Verdict: verdict.Gone, Action: agent.ActionNone}}
 	want := report.Response{Results: []report.Result{{
@@ -199,7 +207,7 @@ func TestResult(t *testing.T) {
 		Verdict: "dead_path", Reason: "why", Action: "closed",
 		Evidence: report.Evidence{
 			State: "fin_wait2", PayloadSinceCall: true, BytesReceived: 1, BytesAcked: 2, Unread: 3, InFlight: true,
-			LastDataMS: 4, LastPacketMS: 5, ProbesSent: 6, ProbeAnswered: true, WindowMS: 7, CallMS: 8, DurationMS: 3100,
+			LastDataMS: 4, LastPacketMS: 5, ProbesSent: 6, ProbeAnswered: true, WindowMS: 7, AppProbe: "silent", CallMS: 8, DurationMS: 3100,
 		},
 	}, {Verdict: "gone", Action: "none"}}}
 	if d := cmp.Diff(want, response(in)); d != "" {
@@ -207,6 +215,20 @@ func TestResult(t *testing.T) {
 	}
 	if b, _ := json.Marshal(response(nil)); string(b) != `{"results":[]}` {
 		t.Errorf("no result is %s, want an empty list", b)
+	}
+}
+
+// The state is the last one seen, also of a socket that ended meanwhile; it is
+// left out only where there was never any.
+func TestResultState(t *testing.T) {
+	seen := verdict.Look{Found: true, Snapshot: conn.Snapshot{State: conn.FinWait2}}
+	for want, in := range map[string]verdict.Input{
+		"fin_wait2": {Before: seen, Probe: verdict.Probe{Done: true}},
+		"":          {},
+	} {
+		if got := result(&agent.Result{Verdict: verdict.Gone, Evidence: in.Evidence()}).Evidence.State; got != want {
+			t.Errorf("state %q, want %q", got, want)
+		}
 	}
 }
 

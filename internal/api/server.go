@@ -27,14 +27,18 @@ type Server struct {
 	http *http.Server
 	// quota counts the connections of this server.
 	quota *quota
+	// later ends what is not bound to a connection.
+	later *background
 }
 
-// newServer serves h. Handlers find who calls with peerOf.
-func newServer(h http.Handler, log *slog.Logger) *Server {
+// newServer serves h, whose work in the background is later's. Handlers find
+// who calls with peerOf.
+func newServer(h http.Handler, later *background, log *slog.Logger) *Server {
 	return &Server{
 		quota: &quota{users: make(map[uint32]int)},
+		later: later,
 		http: &http.Server{
-			Handler:           limited(h),
+			Handler:           limited{h},
 			ReadHeaderTimeout: headerWithin,
 			ReadTimeout:       readWithin,
 			IdleTimeout:       idleWithin,
@@ -45,17 +49,17 @@ func newServer(h http.Handler, log *slog.Logger) *Server {
 	}
 }
 
-// limited answers the connections that are over the limit.
-func limited(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if peerOf(r).refused {
-			w.Header().Set("Connection", "close")
-			busy(w, "too many connections: at most %d at a time and %d of one user; close some or try again in a second",
-				maxConns, maxUserConns)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
+// limited answers the connections that are over the limit itself.
+type limited struct{ http.Handler }
+
+func (l limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if peerOf(r).refused {
+		w.Header().Set("Connection", "close")
+		busy(w, "too many connections: at most %d at a time and %d of one user; close some or try again in a second",
+			maxConns, maxUserConns)
+		return
+	}
+	l.Handler.ServeHTTP(w, r)
 }
 
 // Serve accepts connections until Shutdown, which makes it return nil. It
@@ -68,12 +72,17 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	return nil
 }
 
-// Shutdown lets the requests under way end. When ctx ends first it cuts them
-// off and returns ctx's error.
+// Shutdown lets the requests under way end; judgements that nobody waits for,
+// and streams, it ends itself. When ctx ends first it cuts the requests off and
+// returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.later.stop()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
-		return fmt.Errorf("shut down server: %w", errors.Join(err, s.http.Close()))
+		err = errors.Join(err, s.http.Close())
+	}
+	if err = errors.Join(err, s.later.wait(ctx)); err != nil {
+		return fmt.Errorf("shut down server: %w", err)
 	}
 	return nil
 }

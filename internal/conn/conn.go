@@ -146,7 +146,7 @@ type Snapshot struct {
 	UID uint32
 
 	BytesReceived uint64 // in-order payload since the handshake; a FIN adds one
-	BytesAcked    uint64 // payload the peer has acknowledged; our SYN and FIN add one each
+	BytesAcked    uint64 // what the peer has acknowledged; a SYN of ours and a FIN add one each
 	SndUna        uint32 // sequence number of the oldest unacknowledged byte
 	SndNxt        uint32 // next sequence number to send
 	WriteSeq      uint32 // sequence number after the last byte the application wrote
@@ -160,12 +160,17 @@ type Snapshot struct {
 	// acceptable segment came. Both have the resolution of a jiffy and both
 	// start at the handshake: with BytesReceived 0 no payload ever came.
 	DataAge, PacketAge time.Duration
-	// PacketStamp is the kernel's tick of the last acceptable segment. Between
-	// two looks it changes exactly when a segment came in a later tick.
-	PacketStamp uint32
-	SRTT        time.Duration // smoothed round trip, 0: not measured
-	Retransmits uint8         // consecutive retransmission timeouts
-	ProbesOut   uint8         // unanswered keepalives or window probes
+	// DataStamp and AckStamp are the kernel's ticks of the last payload and of
+	// the last acknowledgement. Between two looks one of them changes exactly
+	// when an acceptable segment came in a later tick.
+	DataStamp, AckStamp uint32
+	// Locked says that a process held the socket's lock at the moment of the
+	// look: what comes meanwhile waits in the backlog, which Backlog says is
+	// not empty, and shows in no counter.
+	Locked, Backlog bool
+	SRTT            time.Duration // smoothed round trip, 0: not measured
+	Retransmits     uint8         // consecutive retransmission timeouts
+	ProbesOut       uint8         // unanswered keepalives or window probes
 
 	MPTCP, MD5OrAO, Repair bool
 	// Orphan says that no process has the socket open any more; the kernel
@@ -196,6 +201,19 @@ func (s *Snapshot) InFlight() bool { return s.WriteSeq != s.SndUna }
 func (s *Snapshot) Unread() uint32 {
 	n := s.RcvNxt - s.CopiedSeq
 	if n > 0 && s.State.PeerFinished() {
+		n--
+	}
+	return n
+}
+
+// PayloadAcked returns the payload bytes that the peer has acknowledged, without
+// the ones that our SYN and FIN add.
+func (s *Snapshot) PayloadAcked() uint64 {
+	n := s.BytesAcked
+	if n > 0 && s.HasRecord && s.Record.Direction == Outbound {
+		n--
+	}
+	if n > 0 && s.State == FinWait2 {
 		n--
 	}
 	return n

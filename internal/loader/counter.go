@@ -16,9 +16,10 @@ type Counters struct {
 	Closed                        [causes]uint64 // by Cause
 	BytesReceived, BytesAcked     uint64         // of closed connections
 	Stalls                        uint64
-	// What applications asked for later: kept as asked, held at the bound;
-	// Raised counts results whose user timeout had to be raised.
-	OverrideKept, OverrideHeld, OverrideRaised uint64
+	// What applications asked for later: kept as asked, held at the bound,
+	// let through by app_override: allow; Raised counts results whose user
+	// timeout had to be raised.
+	OverrideKept, OverrideHeld, OverrideAllowed, OverrideRaised uint64
 }
 
 // Open returns the connections that are open now.
@@ -63,6 +64,7 @@ func (c *Counters) add(one *sockopsShCounters) {
 	c.Stalls += one.Stalls
 	c.OverrideKept += one.OverrideKept
 	c.OverrideHeld += one.OverrideHeld
+	c.OverrideAllowed += one.OverrideAllowed
 	c.OverrideRaised += one.OverrideRaised
 }
 

@@ -143,7 +143,7 @@ func TestInFlightBound(t *testing.T) {
 		t.Errorf("first event %+v, want the first retransmission timeout", e)
 	}
 	e := next(t, events, client)
-	if e.Stall || e.Cause != loader.CauseInFlight || e.Errno != unix.ETIMEDOUT || e.BytesAcked > 1 || e.Retransmits == 0 {
+	if e.Stall || e.Cause != loader.CauseInFlight || e.Errno != unix.ETIMEDOUT || e.BytesAcked != 0 || e.Retransmits == 0 {
 		t.Errorf("second event %+v, want the close", e)
 	}
 	if c := mustCounters(t, b.Programs, "server"); c.Closed[loader.CauseInFlight] != 1 || c.Stalls != 1 {
@@ -168,6 +168,10 @@ func TestResetAndFin(t *testing.T) {
 	if _, err := server.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := client.Write(make([]byte, 70)); err != nil {
+		t.Fatal(err)
+	}
+	io.ReadFull(server, make([]byte, 70))
 	server.Close()
 	if err, _ := readErr(t, client, late); err != nil {
 		t.Errorf("read ended with %v, want FIN", err)
@@ -177,9 +181,9 @@ func TestResetAndFin(t *testing.T) {
 		c := mustCounters(t, b.Programs, "server")
 		return c.Closed[loader.CauseNormal] == 1 && c.Closed[loader.CauseReset] == 1 && c.Open() == 0
 	}, "one normal close and one reset")
-	// The FIN's byte is no payload.
-	if c := mustCounters(t, b.Programs, "server"); c.BytesReceived != 1000 || c.OpenedOutbound != 2 || c.OpenedInbound != 0 {
-		t.Errorf("counters %+v, want 1000 bytes received, 2 opened outbound", c)
+	// SYN and FIN are no payload.
+	if c := mustCounters(t, b.Programs, "server"); c.BytesReceived != 1000 || c.BytesAcked != 70 || c.OpenedOutbound != 2 || c.OpenedInbound != 0 {
+		t.Errorf("counters %+v, want 1000 bytes received, 70 acknowledged, 2 opened outbound", c)
 	}
 	wantNoFaults(t, b.Programs)
 }

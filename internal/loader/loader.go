@@ -27,10 +27,9 @@ type Programs struct {
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
-	// swap serialises SetPolicy, targets the passes of Provoke.
-	swap, targets sync.Mutex
-	ids           map[string]uint32 // policy name to id, held by swap
-	nextID        uint32
+	swap    sync.Mutex        // serialises SetPolicy
+	ids     map[string]uint32 // policy name to id, held by swap
+	nextID  uint32
 }
 
 // Load loads every object into the kernel. It attaches nothing; until

@@ -33,7 +33,8 @@ type lookupShLook struct {
 	RcvWnd        uint32
 	DataAgeMs     uint32
 	PacketAgeMs   uint32
-	PacketStamp   uint32
+	DataStamp     uint32
+	AckStamp      uint32
 	SrttUs        uint32
 	TsOffset      uint32
 	TsRecent      uint32
@@ -51,7 +52,6 @@ type lookupShLook struct {
 	ProbesOut     uint8
 	Pad           [6]uint8
 	Options       lookupShOptions
-	_             [4]byte
 	Record        lookupShRecord
 }
 
@@ -66,6 +66,8 @@ const (
 	lookupShLookFlagsSH_LOOK_DEV_DOWN    lookupShLookFlags = 32
 	lookupShLookFlagsSH_LOOK_RECORD      lookupShLookFlags = 64
 	lookupShLookFlagsSH_LOOK_ORPHAN      lookupShLookFlags = 128
+	lookupShLookFlagsSH_LOOK_LOCKED      lookupShLookFlags = 256
+	lookupShLookFlagsSH_LOOK_BACKLOG     lookupShLookFlags = 512
 )
 
 type lookupShLookPacket struct {

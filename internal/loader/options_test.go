@@ -4,6 +4,7 @@ package loader_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -269,6 +270,64 @@ peers: [{name: server, cidrs: [10.91.2.0/24]}]
 	wantNoFaults(t, b.Programs)
 }
 
+// TestReusedSocket: a socket that is disconnected and connected to a peer that
+// no policy names carries nothing of ours any more.
+func TestReusedSocket(t *testing.T) {
+	b := loadertest.New(t, slowPolicy+`
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`)
+	client, _ := labtest.Pair(t, b.Lab, 0)
+	other := labtest.Listen(t, b.Servers[1].NS, netip.AddrPortFrom(b.Servers[1].Addr4, 0))
+	labtest.Control(t, client, func(fd int) error {
+		unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+		if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec)); errno != 0 {
+			return errno
+		}
+		unix.SetNonblock(fd, false)
+		defer unix.SetNonblock(fd, true)
+		to := labtest.Addr(other.Addr())
+		return unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+	})
+	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 900_000)
+	if got := labtest.Options(t, client).UserTimeout; got != 900*time.Second {
+		t.Errorf("user timeout %v, want the application's 900s", got)
+	}
+	c := mustCounters(t, b.Programs, "server")
+	if c.OpenedOutbound != 1 || c.Open() != 0 {
+		t.Errorf("counters %+v, want 1 opened and none open", c)
+	}
+}
+
+// TestFlowLabelManager: an option that the kernel writes back through keeps
+// working (IPV6_FLOWLABEL_MGR).
+func TestFlowLabelManager(t *testing.T) {
+	b := loadertest.New(t, loadertest.Fast)
+	client, _ := labtest.PairTo(t, labtest.Dialer{NS: b.Client}, b.Server, netip.AddrPortFrom(b.ServerAddr6, 0))
+	if flowLabel(t, client, b.ServerAddr6) == 0 {
+		t.Error("no label was written back")
+	}
+}
+
+// flowLabel asks the kernel to choose a label and returns what it writes back.
+func flowLabel(t *testing.T, c *net.TCPConn, dst netip.Addr) uint32 {
+	t.Helper()
+	var label uint32
+	labtest.Control(t, c, func(fd int) error {
+		req := make([]byte, 32) // struct in6_flowlabel_req
+		addr := dst.As16()
+		copy(req, addr[:])
+		req[21], req[22] = 255, 1                                                             // IPV6_FL_S_ANY, IPV6_FL_F_CREATE
+		_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.IPPROTO_IPV6, 32, /* IPV6_FLOWLABEL_MGR */
+			uintptr(unsafe.Pointer(&req[0])), uintptr(len(req)), 0)
+		label = binary.BigEndian.Uint32(req[16:20])
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+	return label
+}
+
 // TestTightenOracle: any wish, before or after connect, ends as the documented
 // rule says.
 func TestTightenOracle(t *testing.T) {
@@ -365,8 +424,77 @@ peers: [{name: server, cidrs: [10.91.2.0/24]}]
 		return nil
 	})
 	wantOptions(t, "after odd sizes", client, slow)
+	labtest.Control(t, client, func(fd int) error {
+		// Our options are held at any length.
+		for _, o := range []struct{ level, option int }{{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
+			if err := unix.SetsockoptString(fd, o.level, o.option, string(make([]byte, 5000))); err != nil {
+				t.Errorf("option %d of 5,000 bytes: %v", o.option, err)
+			}
+		}
+		return nil
+	})
+	wantOptions(t, "after 5,000 zero bytes", client, slow)
 	if got := labtest.Getsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_NODELAY); got != 1 {
 		t.Errorf("TCP_NODELAY is %d after the long option, want 1", got)
+	}
+	wantNoFaults(t, b.Programs)
+}
+
+// TestEnforce: the policy's values stand, whatever the application asks, tighter
+// values too.
+func TestEnforce(t *testing.T) {
+	b := loadertest.New(t, slowPolicy+`
+peers: [{name: server, cidrs: [10.91.2.0/24], app_override: enforce}]
+`)
+	early := labtest.Dialer{NS: b.Client, Setup: func(fd int) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 2),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 900_000))
+	}}
+	client, _ := labtest.PairTo(t, early, b.Server, netip.AddrPortFrom(b.ServerAddr4, 0))
+	wantOptions(t, "before connect", client, slow)
+	for _, s := range []struct{ level, option, value int }{
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 2}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 300},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 1}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 1},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0},
+	} {
+		labtest.Setsockopt(t, client, s.level, s.option, s.value)
+		wantOptions(t, fmt.Sprintf("after option %d = %d", s.option, s.value), client, slow)
+	}
+	if c := mustCounters(t, b.Programs, "server"); c.OverrideHeld != 5 || c.OverrideKept != 0 || c.OverrideRaised != 0 {
+		t.Errorf("counters %+v, want 5 held", c)
+	}
+	wantNoFaults(t, b.Programs)
+}
+
+// TestAllow: what the application sets stands, the policy fills the rest, and
+// what is looser is counted.
+func TestAllow(t *testing.T) {
+	b := loadertest.New(t, slowPolicy+`
+peers: [{name: server, cidrs: [10.91.2.0/24], app_override: allow}]
+`)
+	early := labtest.Dialer{NS: b.Client, Setup: func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 600)
+	}}
+	client, _ := labtest.PairTo(t, early, b.Server, netip.AddrPortFrom(b.ServerAddr4, 0))
+	want := slow
+	want.Idle = 600 * time.Second
+	wantOptions(t, "before connect", client, want)
+	for _, s := range []struct {
+		level, option, value int
+		change               func(*conn.Options)
+	}{
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 2, func(o *conn.Options) { o.Idle = 2 * time.Second }},
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 1100, func(o *conn.Options) { o.UserTimeout = 1100 * time.Millisecond }},
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0, func(o *conn.Options) { o.UserTimeout = 0 }},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0, func(o *conn.Options) { o.KeepAlive = false }},
+	} {
+		labtest.Setsockopt(t, client, s.level, s.option, s.value)
+		s.change(&want)
+		wantOptions(t, fmt.Sprintf("after option %d = %d", s.option, s.value), client, want)
+	}
+	c := mustCounters(t, b.Programs, "server")
+	if c.OverrideAllowed != 3 || c.OverrideKept != 1 || c.OverrideHeld != 0 || c.OverrideRaised != 0 {
+		t.Errorf("counters %+v, want 3 allowed (a timeout that forgives nothing, none, no keepalive), 1 kept", c)
 	}
 	wantNoFaults(t, b.Programs)
 }

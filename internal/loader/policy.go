@@ -49,20 +49,31 @@ func (p *Programs) SetPolicy(pol *policy.Policy) error {
 	if err != nil {
 		return fmt.Errorf("set policy %s: %w", pol.Revision, err)
 	}
-	trie, err := p.buildTrie(pol, ids)
-	if err == nil {
-		defer trie.Close() // the kernel's slot holds its own reference
-		err = p.sockops.ShPolicy.Put(uint32(0), trie)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("set policy %s: %w", pol.Revision, err), p.forget(fresh))
-	}
 	next := &InForce{Policy: pol, Since: conn.Now(), peers: make(map[uint32]int, len(ids))}
 	for i, id := range ids {
 		next.peers[id] = i
 	}
-	p.inForce.Store(next)
+	trie, err := p.buildTrie(pol, ids)
+	if err == nil {
+		defer trie.Close() // the kernel's slot holds its own reference
+		err = p.swapIn(trie, next)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("set policy %s: %w", pol.Revision, err), p.forget(fresh))
+	}
 	return nil
+}
+
+// swapIn hands the kernel a policy. Our own side knows it first: the kernel
+// returns some milliseconds after connections get new ids (it waits for RCU), and
+// a name that we did not know would be no policy.
+func (p *Programs) swapIn(trie *ebpf.Map, next *InForce) error {
+	before := p.inForce.Swap(next)
+	err := p.sockops.ShPolicy.Put(uint32(0), trie)
+	if err != nil {
+		p.inForce.Store(before)
+	}
+	return err
 }
 
 // assign returns the id of each peer, new names with new ids and counters, and
@@ -153,6 +164,7 @@ func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 	to.Policy = id
 	to.PortLo, to.PortHi = r.PortLo, r.PortHi
 	to.Direction = uint8(r.Directions)
+	to.Override = uint8(peer.Override)
 	o := peer.Options
 	to.Options.UserTimeoutMs = uint32(o.UserTimeout / time.Millisecond)
 	to.Options.IdleS = uint16(o.Idle / time.Second)

@@ -26,15 +26,16 @@ const (
 )
 
 type sockopsShCounters struct {
-	_              structs.HostLayout
-	Opened         [2]uint64
-	Closed         [6]uint64
-	BytesReceived  uint64
-	BytesAcked     uint64
-	Stalls         uint64
-	OverrideKept   uint64
-	OverrideHeld   uint64
-	OverrideRaised uint64
+	_               structs.HostLayout
+	Opened          [2]uint64
+	Closed          [6]uint64
+	BytesReceived   uint64
+	BytesAcked      uint64
+	Stalls          uint64
+	OverrideKept    uint64
+	OverrideHeld    uint64
+	OverrideAllowed uint64
+	OverrideRaised  uint64
 }
 
 type sockopsShEvent struct {

@@ -44,7 +44,8 @@ func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
 // The result holds the cookies that were found and set; the others are gone or
 // carry no record. A refusal by the kernel is an error after all were tried.
 // It wraps ErrUnsupported before Linux 5.15. One pass walks every socket of the
-// namespace, however few are named.
+// namespace, however few are named, and waits where an application holds the
+// lock of one. Passes may run side by side, but not about the same sockets.
 func (p *Programs) Provoke(cookies []uint64) ([]uint64, error) {
 	return p.keepidle(cookies, time.Second)
 }
@@ -62,9 +63,8 @@ func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64
 	if len(cookies) == 0 {
 		return nil, nil
 	}
-	// The map of targets is shared: one pass at a time.
-	p.targets.Lock()
-	defer p.targets.Unlock()
+	// The map of targets is shared by all passes that run: cookies are unique
+	// on the host, so that each pass finds its own sockets.
 	for _, c := range cookies {
 		if err := p.provoke.ShTargets.Put(c, uint32(idle/time.Second)); err != nil {
 			err = fmt.Errorf("name socket %d to provoke: %w", c, err)

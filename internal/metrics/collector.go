@@ -22,7 +22,7 @@ func causes() []loader.Cause {
 
 // closeActions are what can be done about a condemned socket.
 func closeActions() []agent.Action {
-	return []agent.Action{agent.ActionClosed, agent.ActionFailed}
+	return []agent.Action{agent.ActionClosed, agent.ActionObserved, agent.ActionFailed}
 }
 
 // collector reads everything at scrape.
@@ -31,7 +31,7 @@ type collector struct {
 	stale, sockets, opened, closed   *prometheus.Desc
 	bytesReceived, bytesAcked        *prometheus.Desc
 	stalls, overrides                *prometheus.Desc
-	verdicts, closes                 *prometheus.Desc
+	verdicts, closes, live           *prometheus.Desc
 	probes, judgements               *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
 	reloadOK, reloadTime             *prometheus.Desc
@@ -57,9 +57,11 @@ func newCollector(c Config) *collector {
 		stalls: desc("stalls_total", "First retransmission timeouts of stalls on managed connections.", "policy"),
 		overrides: desc("app_overrides_total", "Socket options that applications set themselves on managed connections.",
 			"policy", "outcome"),
-		verdicts: desc("verdicts_total", "Judgements, by verdict; policy is empty where none was in force.",
+		verdicts: desc("verdicts_total", "Judgements, by verdict; policy is empty where no entry names the connection.",
 			"policy", "verdict"),
 		closes: desc("closes_total", "Condemned sockets, by what was done.", "policy", "action"),
+		live: desc("would_have_closed_live_total",
+			"Sockets condemned under action: observe that got payload later.", "policy"),
 		probes: desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
 		judgements: desc("judgements_in_progress",
 			"Sockets under judgement now."),
@@ -69,7 +71,7 @@ func newCollector(c Config) *collector {
 		eventsLost: desc("events_dropped_total", "Events of the BPF programs that found their buffer full."),
 		reloadOK: desc("policy_last_reload_success",
 			"1 where the policy file was taken when it was last read, 0 where it was refused."),
-		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy in force was loaded."),
+		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy file was last taken."),
 	}
 }
 
@@ -77,7 +79,7 @@ func newCollector(c Config) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.overrides,
-		c.verdicts, c.closes, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
+		c.verdicts, c.closes, c.live, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
 		c.reloadOK, c.reloadTime,
 	} {
 		ch <- d
@@ -116,18 +118,26 @@ func (c *collector) policy(s sink, name string, k *loader.Counters, stats *agent
 	s.counter(c.stalls, k.Stalls, name)
 	s.counter(c.overrides, k.OverrideKept, name, "kept")
 	s.counter(c.overrides, k.OverrideHeld, name, "held")
+	s.counter(c.overrides, k.OverrideAllowed, name, "allowed")
 	s.counter(c.overrides, k.OverrideRaised, name, "raised")
 
 	c.judged(s, name, stats)
 	for _, action := range closeActions() {
-		s.counter(c.closes, stats.Closes[agent.CloseKey{Policy: name, Action: action}], name, string(action))
+		n := uint64(0)
+		for _, cause := range agent.Causes() {
+			n += stats.Closes[agent.CloseKey{Policy: name, Cause: cause, Action: action}]
+		}
+		s.counter(c.closes, n, name, string(action))
 	}
 	for _, cause := range []loader.Cause{loader.CauseIdle, loader.CauseInFlight} {
 		s.counter(c.stale, k.Closed[cause], name, cause.String())
 	}
 	// The kernel counts these as destroyed, whoever did it.
-	closed := stats.Closes[agent.CloseKey{Policy: name, Action: agent.ActionClosed}]
-	s.counter(c.stale, closed, name, string(verdict.DeadPath))
+	for _, cause := range agent.Causes() {
+		closed := stats.Closes[agent.CloseKey{Policy: name, Cause: cause, Action: agent.ActionClosed}]
+		s.counter(c.stale, closed, name, cause)
+	}
+	s.counter(c.live, stats.WouldHaveClosed[name], name)
 }
 
 // judged sends the verdicts of one policy.

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
 // entry is a metric as the documentation gives it.
@@ -81,6 +84,27 @@ func TestDocs(t *testing.T) {
 			if _, ok := code[name]; !ok {
 				t.Errorf("docs/metrics.md mentions %s, which is no metric", name)
 			}
+		}
+	}
+}
+
+// What the documentation says in figures is what the code has.
+func TestDocsFigures(t *testing.T) {
+	_, text := documented(t)
+	b, err := os.ReadFile("../../bpf/options.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := regexp.MustCompile(`(?m)^#define SH_MIN_ROOM ([0-9]+)$`).FindSubmatch(b)
+	if room == nil {
+		t.Fatal("bpf/options.h has no SH_MIN_ROOM")
+	}
+	for _, want := range []string{
+		fmt.Sprintf("max(c, min(policy's count, %s))", room[1]),
+		fmt.Sprintf("at most once in %d ms", policy.MinSpacing.Milliseconds()),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("docs/metrics.md does not say %q", want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ package metrics
 const freshMetrics = `
 # HELP sockhealth_app_overrides_total Socket options that applications set themselves on managed connections.
 # TYPE sockhealth_app_overrides_total counter
+sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 0
 sockhealth_app_overrides_total{outcome="held",policy="buffer"} 0
 sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 0
 sockhealth_app_overrides_total{outcome="raised",policy="buffer"} 0
@@ -19,6 +20,7 @@ sockhealth_bytes_received_total{policy="buffer"} 0
 # TYPE sockhealth_closes_total counter
 sockhealth_closes_total{action="closed",policy="buffer"} 0
 sockhealth_closes_total{action="failed",policy="buffer"} 0
+sockhealth_closes_total{action="observed",policy="buffer"} 0
 # HELP sockhealth_connections_closed_total Managed connections ended, by cause as the kernel saw it.
 # TYPE sockhealth_connections_closed_total counter
 sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 0
@@ -40,7 +42,7 @@ sockhealth_judgements_in_progress 0
 # HELP sockhealth_policy_last_reload_success 1 where the policy file was taken when it was last read, 0 where it was refused.
 # TYPE sockhealth_policy_last_reload_success gauge
 sockhealth_policy_last_reload_success 1
-# HELP sockhealth_policy_last_reload_timestamp_seconds When the policy in force was loaded.
+# HELP sockhealth_policy_last_reload_timestamp_seconds When the policy file was last taken.
 # TYPE sockhealth_policy_last_reload_timestamp_seconds gauge
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
 # HELP sockhealth_probes_total Attempts of the in-path probe, by what became of them.
@@ -76,14 +78,17 @@ sockhealth_sockets{policy="buffer"} 0
 # HELP sockhealth_stale_sockets_total Connections that were dead when they ended, by what found it out.
 # TYPE sockhealth_stale_sockets_total counter
 sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 0
+sockhealth_stale_sockets_total{cause="hung",policy="buffer"} 0
 sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 0
 sockhealth_stale_sockets_total{cause="in_flight_bound",policy="buffer"} 0
+sockhealth_stale_sockets_total{cause="silent_limit",policy="buffer"} 0
 # HELP sockhealth_stalls_total First retransmission timeouts of stalls on managed connections.
 # TYPE sockhealth_stalls_total counter
 sockhealth_stalls_total{policy="buffer"} 0
-# HELP sockhealth_verdicts_total Judgements, by verdict; policy is empty where none was in force.
+# HELP sockhealth_verdicts_total Judgements, by verdict; policy is empty where no entry names the connection.
 # TYPE sockhealth_verdicts_total counter
 sockhealth_verdicts_total{policy="",verdict="alive"} 0
+sockhealth_verdicts_total{policy="",verdict="alive_hung"} 0
 sockhealth_verdicts_total{policy="",verdict="alive_slow"} 0
 sockhealth_verdicts_total{policy="",verdict="closed_by_peer"} 0
 sockhealth_verdicts_total{policy="",verdict="dead_path"} 0
@@ -93,6 +98,7 @@ sockhealth_verdicts_total{policy="",verdict="local_unread"} 0
 sockhealth_verdicts_total{policy="",verdict="unknown"} 0
 sockhealth_verdicts_total{policy="",verdict="unmanaged"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="alive"} 0
+sockhealth_verdicts_total{policy="buffer",verdict="alive_hung"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="alive_slow"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="closed_by_peer"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="dead_path"} 0
@@ -101,17 +107,22 @@ sockhealth_verdicts_total{policy="buffer",verdict="local_fault"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="local_unread"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="unknown"} 0
 sockhealth_verdicts_total{policy="buffer",verdict="unmanaged"} 0
+# HELP sockhealth_would_have_closed_live_total Sockets condemned under action: observe that got payload later.
+# TYPE sockhealth_would_have_closed_live_total counter
+sockhealth_would_have_closed_live_total{policy="buffer"} 0
 `
 
 // figures are the series other than 0 of TestFigures.
 const figures = `
+sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 13
 sockhealth_app_overrides_total{outcome="held",policy="buffer"} 11
 sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 10
 sockhealth_app_overrides_total{outcome="raised",policy="buffer"} 12
 sockhealth_bytes_acked_total{policy="buffer"} 8
 sockhealth_bytes_received_total{policy="buffer"} 7
-sockhealth_closes_total{action="closed",policy="buffer"} 41
+sockhealth_closes_total{action="closed",policy="buffer"} 11041
 sockhealth_closes_total{action="failed",policy="buffer"} 42
+sockhealth_closes_total{action="observed",policy="buffer"} 2043
 sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 5
 sockhealth_connections_closed_total{cause="idle_bound",policy="buffer"} 3
 sockhealth_connections_closed_total{cause="in_flight_bound",policy="buffer"} 4
@@ -137,9 +148,12 @@ sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 109
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 111
 sockhealth_sockets{policy="buffer"} 1179
 sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 41
+sockhealth_stale_sockets_total{cause="hung",policy="buffer"} 1000
 sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 3
 sockhealth_stale_sockets_total{cause="in_flight_bound",policy="buffer"} 4
+sockhealth_stale_sockets_total{cause="silent_limit",policy="buffer"} 10000
 sockhealth_stalls_total{policy="buffer"} 9
 sockhealth_verdicts_total{policy="",verdict="unmanaged"} 32
 sockhealth_verdicts_total{policy="buffer",verdict="dead_path"} 31
+sockhealth_would_have_closed_live_total{policy="buffer"} 71
 `

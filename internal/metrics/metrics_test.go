@@ -66,7 +66,7 @@ func TestFigures(t *testing.T) {
 	f.reloadOK = false
 	k := loader.Counters{
 		OpenedOutbound: 1000, OpenedInbound: 200, BytesReceived: 7, BytesAcked: 8, Stalls: 9,
-		OverrideKept: 10, OverrideHeld: 11, OverrideRaised: 12,
+		OverrideKept: 10, OverrideHeld: 11, OverrideRaised: 12, OverrideAllowed: 13,
 	}
 	for i, c := range causes() {
 		k.Closed[c] = uint64(i + 1)
@@ -81,10 +81,17 @@ func TestFigures(t *testing.T) {
 			{Policy: "a policy that is gone", Verdict: verdict.Alive}: 33,
 		},
 		Closes: map[agent.CloseKey]uint64{
-			{Policy: "buffer", Action: agent.ActionClosed}: 41, {Policy: "buffer", Action: agent.ActionFailed}: 42,
+			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionClosed}:            41,
+			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionFailed}:            42,
+			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionObserved}:          43,
+			{Policy: "buffer", Cause: agent.CauseHung, Action: agent.ActionClosed}:                1000,
+			{Policy: "buffer", Cause: agent.CauseHung, Action: agent.ActionObserved}:              2000,
+			{Policy: "buffer", Cause: agent.CauseSilentLimit, Action: agent.ActionClosed}:         10_000,
+			{Policy: "a policy that is gone", Cause: agent.CauseHung, Action: agent.ActionClosed}: 44,
 		},
-		Probes:     map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
-		Judgements: 61,
+		WouldHaveClosed: map[string]uint64{"buffer": 71, "a policy that is gone": 72},
+		Probes:          map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
+		Judgements:      61,
 	}
 	m := f.metrics()
 	m.ObserveVerdict(3 * time.Second)

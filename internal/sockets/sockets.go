@@ -5,6 +5,7 @@ package sockets
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -35,65 +36,89 @@ type Sockets struct {
 func New(p Programs) *Sockets { return &Sockets{programs: p} }
 
 // Get returns the connection with this local and remote address, whatever its
-// cookie. It takes constant time where the socket is there and not bound to a
-// device, else one dump of the namespace's sockets. Errors wrap ErrGone.
+// cookie. It takes constant time; where nothing is found it takes one look more
+// for each device of the namespace. Errors wrap ErrGone.
 func (s *Sockets) Get(ns *netns.NS, local, remote netip.AddrPort) (conn.Snapshot, error) {
-	return s.look(ns, conn.ID{Local: local, Remote: remote})
-}
-
-// Again looks once more at the socket that an earlier look found; its cookie
-// must be the same. Cost and errors are those of Get.
-func (s *Sockets) Again(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
-	if id.Cookie == 0 {
-		return conn.Snapshot{}, fmt.Errorf("look at %s: no cookie", id)
-	}
-	return s.look(ns, id)
-}
-
-// Find returns the connection with this local address, or this cookie; the one
-// not given is the zero value. Where several connections share the local
-// address, as those of one listener do, it is ErrAmbiguous. It takes one dump of
-// the namespace's sockets. Errors wrap ErrGone where there is none.
-func (s *Sockets) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) (conn.Snapshot, error) {
-	ids, err := list(ns, local.Port(), 0, func(id conn.ID) bool {
-		return (!local.IsValid() || id.Local == local) && (cookie == 0 || id.Cookie == cookie)
-	})
-	if err != nil {
-		return conn.Snapshot{}, err
-	}
-	switch len(ids) {
-	case 0:
-		return conn.Snapshot{}, fmt.Errorf("find socket %s cookie %d: %w", local, cookie, ErrGone)
-	case 1:
-		return s.look(ns, ids[0])
-	}
-	return conn.Snapshot{}, fmt.Errorf("find socket %s: %w: %d connections", local, ErrAmbiguous, len(ids))
-}
-
-// ErrAmbiguous says that a local address alone does not name one connection.
-var ErrAmbiguous = errors.New("address names several connections")
-
-// look returns the socket if it is what id names; a zero cookie there matches
-// every one.
-func (s *Sockets) look(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
+	id := conn.ID{Local: local, Remote: remote}
 	snap, err := s.lookOnce(ns, id)
 	if err == nil || !errors.Is(err, ErrGone) {
 		return snap, err
 	}
-	// A socket bound to a device is found only on that device, and behind
-	// a connection that ended stands its listener. inet_diag knows both.
-	ids, err := list(ns, id.Local.Port(), id.Remote.Port(), func(have conn.ID) bool {
-		return have.Local == id.Local && have.Remote == id.Remote &&
-			have.Ifindex != id.Ifindex && (id.Cookie == 0 || have.Cookie == id.Cookie)
+	// A socket bound to a device is found only on that device.
+	devices, derr := deviceIndexes(ns)
+	if derr != nil {
+		return conn.Snapshot{}, derr
+	}
+	for _, id.Ifindex = range devices {
+		if snap, err := s.lookOnce(ns, id); err == nil && snap.Ifindex == id.Ifindex {
+			return snap, nil
+		}
+	}
+	return conn.Snapshot{}, err
+}
+
+// deviceIndexes lists the devices of a namespace.
+func deviceIndexes(ns *netns.NS) ([]uint32, error) {
+	var out []uint32
+	err := ns.Do(func() error {
+		devices, err := net.Interfaces()
+		for _, d := range devices {
+			out = append(out, uint32(d.Index))
+		}
+		return err
 	})
 	if err != nil {
-		return conn.Snapshot{}, err
+		return nil, fmt.Errorf("list devices of %s: %w", ns, err)
 	}
-	if len(ids) == 0 {
-		return conn.Snapshot{}, fmt.Errorf("look at %s: %w", id, ErrGone)
-	}
-	return s.lookOnce(ns, ids[0])
+	return out, nil
 }
+
+// Again looks once more at the socket that an earlier look found, in constant
+// time; its cookie must be the same. Errors wrap ErrGone.
+func (s *Sockets) Again(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
+	if id.Cookie == 0 {
+		return conn.Snapshot{}, fmt.Errorf("look at %s: no cookie", id)
+	}
+	return s.lookOnce(ns, id)
+}
+
+// Find returns the connections with this local address, or this cookie; the one
+// not given is the zero value. The connections of one listener share their local
+// address. It takes one dump of the namespace's sockets.
+func (s *Sockets) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.Snapshot, error) {
+	c, err := sockdiag.Dial(ns)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	var ids []conn.ID
+	err = c.List(sockdiag.Filter{States: connections, LocalPort: local.Port()}, func(have sockdiag.Socket) error {
+		if (!local.IsValid() || have.Local == local) && (cookie == 0 || have.Cookie == cookie) {
+			ids = append(ids, have.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []conn.Snapshot
+	for _, id := range ids {
+		snap, err := s.lookOnce(ns, id)
+		if errors.Is(err, ErrGone) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, snap)
+	}
+	return out, nil
+}
+
+// connections are the states of sockets that carry, or may still carry, a
+// connection.
+const connections = 1<<conn.Established | 1<<conn.FinWait1 | 1<<conn.FinWait2 |
+	1<<conn.CloseWait | 1<<conn.LastAck | 1<<conn.Closing
 
 // lookOnce runs the look-up program on the device of id.
 func (s *Sockets) lookOnce(ns *netns.NS, id conn.ID) (snap conn.Snapshot, err error) {
@@ -114,29 +139,6 @@ func (s *Sockets) lookOnce(ns *netns.NS, id conn.ID) (snap conn.Snapshot, err er
 		return conn.Snapshot{}, fmt.Errorf("look at %s: %w: its address belongs to cookie %d", id, ErrGone, snap.Cookie)
 	}
 	return snap, nil
-}
-
-// connections are the states that list returns: those that carry, or may still
-// carry, a connection.
-const connections = 1<<conn.Established | 1<<conn.FinWait1 | 1<<conn.FinWait2 |
-	1<<conn.CloseWait | 1<<conn.LastAck | 1<<conn.Closing
-
-// list returns the connections that match; ports of 0 match every one.
-func list(ns *netns.NS, localPort, remotePort uint16, match func(conn.ID) bool) ([]conn.ID, error) {
-	c, err := sockdiag.Dial(ns)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	var ids []conn.ID
-	filter := sockdiag.Filter{States: connections, LocalPort: localPort, RemotePort: remotePort}
-	err = c.List(filter, func(have sockdiag.Socket) error {
-		if match(have.ID) {
-			ids = append(ids, have.ID)
-		}
-		return nil
-	})
-	return ids, err
 }
 
 // Scan calls fn for every connection of the namespace until it returns an
@@ -176,10 +178,10 @@ func (s *Sockets) Destroy(ns *netns.NS, id conn.ID) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.Destroy(id); errors.Is(err, sockdiag.ErrGone) {
+	err = c.Destroy(id)
+	// Refused: it went on to a state in which it has no application any more.
+	if errors.Is(err, sockdiag.ErrGone) || errors.Is(err, sockdiag.ErrRefused) {
 		return fmt.Errorf("close %s: %w", id, ErrGone)
-	} else if err != nil {
-		return err
 	}
-	return nil
+	return err
 }

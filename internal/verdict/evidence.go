@@ -22,7 +22,8 @@ type Evidence struct {
 	ProbesSent       int
 	ProbeAnswered    bool
 	Window           time.Duration // 0: no probe was needed
-	CallAge          time.Duration // at the first look
+	App              App
+	CallAge          time.Duration // when the report came in
 }
 
 // Evidence sums up the input.
@@ -35,13 +36,14 @@ func (in Input) Evidence() Evidence {
 	e := Evidence{
 		ProbesSent: in.Probe.Sent,
 		Window:     in.Probe.Window,
+		App:        in.App,
 	}
 	if !look.Found {
 		return e
 	}
 	e.State = s.State
 	e.PayloadSinceCall = PayloadSince(s, in.Sent)
-	e.BytesReceived, e.BytesAcked = s.PayloadReceived(), s.BytesAcked
+	e.BytesReceived, e.BytesAcked = s.PayloadReceived(), s.PayloadAcked()
 	e.Unread, e.InFlight = s.Unread(), s.InFlight()
 	e.DataAge, e.PacketAge = s.DataAge, s.PacketAge
 	e.ProbeAnswered = in.Probe.Sent > 0 && in.After.Found && Heard(&in.Before.Snapshot, s)

@@ -11,7 +11,8 @@ import (
 // Word is a verdict, the same in the API, the CLI, the metrics and the log.
 type Word string
 
-// The verdicts. Only DeadPath condemns a connection.
+// The verdicts. DeadPath condemns a connection, AliveHung where the policy says
+// so, AliveSlow past the policy's last limit.
 const (
 	// Alive: payload came since the call was sent and the last segment is
 	// younger than a second, or answered a probe.
@@ -21,6 +22,9 @@ const (
 	// AliveSlow: no payload since the call, but the probe was answered or
 	// the peer acknowledged more bytes meanwhile.
 	AliveSlow Word = "alive_slow"
+	// AliveHung: the probe was answered, but the application at the peer took
+	// a new connection and answered not one byte on it.
+	AliveHung Word = "alive_hung"
 	// DeadPath: no probe was answered within the window and nothing came.
 	DeadPath Word = "dead_path"
 	// ClosedByPeer: a RST or FIN came; the kernel has done the rest.
@@ -37,7 +41,7 @@ const (
 
 // Words lists every verdict, in the order of the documentation.
 func Words() []Word {
-	return []Word{Alive, LocalUnread, AliveSlow, DeadPath, ClosedByPeer, LocalFault, Unknown, Unmanaged, Gone}
+	return []Word{Alive, LocalUnread, AliveSlow, AliveHung, DeadPath, ClosedByPeer, LocalFault, Unknown, Unmanaged, Gone}
 }
 
 // The reasons that go with some verdicts.
@@ -46,8 +50,12 @@ const (
 	ReasonMD5OrAO      = "md5_or_ao"     // unknown: our segment would lack the signature
 	ReasonRepair       = "repair"        // unknown: being checkpointed
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
+	ReasonUnconfirmed  = "unconfirmed"   // unknown: only segments of ours stayed unanswered, none of the connection's own
+	ReasonLocked       = "locked"        // unknown: its application holds the socket's lock
+	ReasonBusy         = "busy"          // unknown: too many judgements under way, or the agent is stopping
+	ReasonFailed       = "failed"        // unknown: the agent could not ask the kernel; its log says why
 	ReasonProbeFailed  = "probe_failed"  // unknown: the attempts of the policy could not all be made
-	ReasonOlder        = "older"         // unmanaged: opened before the programs were attached
+	ReasonOlder        = "older"         // unmanaged: the programs did not see it open (older, or outside the cgroup)
 	ReasonNoPolicy     = "no_policy"     // unmanaged: no policy names the peer
 	ReasonNotFound     = "not_found"     // gone: no such socket
 	ReasonEnded        = "ended"         // gone: closed by its application
@@ -56,17 +64,16 @@ const (
 	ReasonOrphan       = "orphan"        // dead_path: closed by its application already
 	ReasonNoRoute      = "no_route"      // local_fault
 	ReasonNoCarrier    = "no_carrier"    // local_fault
+	ReasonSilentLimit  = "silent_limit"  // alive_slow or alive_hung: close_silent_after has passed
 )
 
 // Verdict is a decision. The zero value means: undecided, probe the peer.
 type Verdict struct {
 	Word   Word
 	Reason string
+	// Close says that the verdict condemns the socket.
+	Close bool
 }
-
-// Condemns reports whether the verdict calls for closing the socket; one that
-// its application has closed already needs no closing.
-func (v Verdict) Condemns() bool { return v.Word == DeadPath && v.Reason == "" }
 
 // End says how a socket ended that is no longer found.
 type End uint8
@@ -87,6 +94,22 @@ type Look struct {
 	Snapshot conn.Snapshot
 	// Ended says how it went where it is not found.
 	Ended End
+}
+
+// App is what became of the question to the application.
+type App uint8
+
+// Outcomes. Only AppSilent says anything against the connection.
+const (
+	AppNotAsked     App = iota // the policy names none, or it was not needed
+	AppAnswered                // any byte, an error too
+	AppNoConnection            // could not connect: proves nothing
+	AppSilent                  // connected, and got not one byte
+)
+
+// String returns the outcome as the log and the API spell it.
+func (a App) String() string {
+	return [...]string{"", "answered", "no_connection", "silent"}[a]
 }
 
 // Probe is what became of the in-path probe.
@@ -113,6 +136,12 @@ type Input struct {
 	// probe. Without Probe.Done After is not read.
 	Before, After Look
 	Probe         Probe
+	// App is the application's part, CloseHung what its silence costs.
+	App       App
+	CloseHung bool
+	// SilentLimit is how long a call may go without payload on a path that
+	// answers; 0: for ever.
+	SilentLimit time.Duration
 }
 
 const (
@@ -146,21 +175,21 @@ func standing(l Look, unmanaged string) Verdict {
 	s := &l.Snapshot
 	switch {
 	case !l.Found:
-		return Verdict{Gone, ReasonNotFound}
+		return Verdict{Word: Gone, Reason: ReasonNotFound}
 	case unmanaged == ReasonNoPolicy:
-		return Verdict{Unmanaged, ReasonNoPolicy}
+		return Verdict{Word: Unmanaged, Reason: ReasonNoPolicy}
 	case s.State.PeerFinished():
 		return Verdict{Word: ClosedByPeer}
 	case !s.State.Judgeable():
-		return Verdict{Gone, ReasonEnded}
+		return Verdict{Word: Gone, Reason: ReasonEnded}
 	case s.MPTCP:
-		return Verdict{Unknown, ReasonMPTCP}
+		return Verdict{Word: Unknown, Reason: ReasonMPTCP}
 	case s.MD5OrAO:
-		return Verdict{Unknown, ReasonMD5OrAO}
+		return Verdict{Word: Unknown, Reason: ReasonMD5OrAO}
 	case s.Repair:
-		return Verdict{Unknown, ReasonRepair}
+		return Verdict{Word: Unknown, Reason: ReasonRepair}
 	case unmanaged != "":
-		return Verdict{Unmanaged, unmanaged}
+		return Verdict{Word: Unmanaged, Reason: unmanaged}
 	}
 	return Verdict{}
 }
@@ -190,22 +219,51 @@ func last(in Input) Verdict {
 	case payload && heard:
 		return Verdict{Word: Alive}
 	case heard:
-		return Verdict{Word: AliveSlow}
+		return slow(in)
 	case !after.DstDevUp:
-		return Verdict{LocalFault, ReasonNoCarrier}
+		return Verdict{Word: LocalFault, Reason: ReasonNoCarrier}
 	case in.Probe.NoRoute:
-		return Verdict{LocalFault, ReasonNoRoute}
+		return Verdict{Word: LocalFault, Reason: ReasonNoRoute}
 	case in.Probe.Blocked:
-		return Verdict{Unknown, ReasonProbeBlocked}
+		return Verdict{Word: Unknown, Reason: ReasonProbeBlocked}
 	case in.Probe.Sent < in.Probe.Wanted:
-		return Verdict{Unknown, ReasonProbeFailed}
+		return Verdict{Word: Unknown, Reason: ReasonProbeFailed}
+	}
+	if after.ProbesOut == 0 && after.Retransmits == 0 {
+		// Our segment may not take the connection's way, or not be what the
+		// peer takes from it (TTL security, routing by port, IPsec).
+		return Verdict{Word: Unknown, Reason: ReasonUnconfirmed}
+	}
+	if after.Locked {
+		return Verdict{Word: Unknown, Reason: ReasonLocked}
 	}
 	if after.Orphan {
 		// Nobody waits for it; the bound ends it, and before Linux 6.11 to
 		// destroy it would leak it (kernel-facts C5).
 		return Verdict{Word: DeadPath, Reason: ReasonOrphan}
 	}
-	return Verdict{Word: DeadPath}
+	return Verdict{Word: DeadPath, Close: true}
+}
+
+// slow decides where the path answers and the call does not.
+func slow(in Input) Verdict {
+	v := Verdict{Word: AliveSlow}
+	if in.After.Snapshot.Orphan {
+		return v // nobody waits for the answer
+	}
+	if in.App == AppSilent {
+		v = Verdict{Word: AliveHung, Close: in.CloseHung}
+	}
+	if in.SilentLimit > 0 && in.After.Snapshot.Taken-in.Sent >= in.SilentLimit && !v.Close {
+		v.Reason, v.Close = ReasonSilentLimit, true
+	}
+	return v
+}
+
+// AsksApp reports whether the application's answer would make a difference: the
+// path answers, the call does not.
+func AsksApp(in Input) bool {
+	return Decide(in).Word == AliveSlow && !in.After.Snapshot.Orphan
 }
 
 // ended names what took the socket away while it was being probed.
@@ -214,18 +272,19 @@ func ended(e End) Verdict {
 	case EndReset:
 		return Verdict{Word: ClosedByPeer}
 	case EndBound:
-		return Verdict{Gone, ReasonBound}
+		return Verdict{Word: Gone, Reason: ReasonBound}
 	case EndDestroyed:
-		return Verdict{Gone, ReasonDestroyed}
+		return Verdict{Word: Gone, Reason: ReasonDestroyed}
 	}
-	return Verdict{Gone, ReasonEnded}
+	return Verdict{Word: Gone, Reason: ReasonEnded}
 }
 
 // Heard reports whether anything at all came from the peer between two looks:
-// an acceptable segment in a later tick, or a counter that advanced.
+// an acceptable segment in a later tick, a counter that advanced, or a segment
+// that waits for the process that holds the socket's lock.
 func Heard(before, after *conn.Snapshot) bool {
-	return after.PacketStamp != before.PacketStamp ||
-		after.BytesReceived != before.BytesReceived ||
+	return after.DataStamp != before.DataStamp || after.AckStamp != before.AckStamp ||
+		after.Backlog || after.BytesReceived != before.BytesReceived ||
 		after.BytesAcked != before.BytesAcked
 }
 

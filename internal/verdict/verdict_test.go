@@ -21,7 +21,7 @@ func look(taken, data, packet time.Duration) Look {
 	return Look{Found: true, Snapshot: conn.Snapshot{
 		Taken: taken, State: conn.Established, HasRecord: true, DstDevUp: true,
 		BytesReceived: 1000, BytesAcked: 500, RcvNxt: 7, CopiedSeq: 7,
-		DataAge: taken - data, PacketAge: taken - packet, PacketStamp: uint32(packet / time.Millisecond),
+		DataAge: taken - data, PacketAge: taken - packet, AckStamp: uint32(packet / time.Millisecond), DataStamp: uint32(data / time.Millisecond),
 	}}
 }
 
@@ -41,16 +41,16 @@ func TestFirstLook(t *testing.T) {
 		in   Input
 		want Verdict
 	}{
-		{"no such socket", Input{}, Verdict{Gone, ReasonNotFound}},
-		{"peer not in the policy", Input{Before: quiet, Unmanaged: ReasonNoPolicy}, Verdict{Unmanaged, ReasonNoPolicy}},
-		{"opened before the agent", Input{Before: quiet, Unmanaged: ReasonOlder}, Verdict{Unmanaged, ReasonOlder}},
+		{"no such socket", Input{}, Verdict{Word: Gone, Reason: ReasonNotFound}},
+		{"peer not in the policy", Input{Before: quiet, Unmanaged: ReasonNoPolicy}, Verdict{Word: Unmanaged, Reason: ReasonNoPolicy}},
+		{"opened before the agent", Input{Before: quiet, Unmanaged: ReasonOlder}, Verdict{Word: Unmanaged, Reason: ReasonOlder}},
 		{"FIN came", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.CloseWait })}, Verdict{Word: ClosedByPeer}},
 		{"FIN came, everything closed", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.LastAck })}, Verdict{Word: ClosedByPeer}},
-		{"being connected", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.SynSent })}, Verdict{Gone, ReasonEnded}},
-		{"Multipath TCP", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Unknown, ReasonMPTCP}},
-		{"Multipath TCP without record", Input{Unmanaged: ReasonOlder, Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Unknown, ReasonMPTCP}},
-		{"signed segments", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MD5OrAO = true })}, Verdict{Unknown, ReasonMD5OrAO}},
-		{"under repair", Input{Before: with(quiet, func(s *conn.Snapshot) { s.Repair = true })}, Verdict{Unknown, ReasonRepair}},
+		{"being connected", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.SynSent })}, Verdict{Word: Gone, Reason: ReasonEnded}},
+		{"Multipath TCP", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Word: Unknown, Reason: ReasonMPTCP}},
+		{"Multipath TCP without record", Input{Unmanaged: ReasonOlder, Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Word: Unknown, Reason: ReasonMPTCP}},
+		{"signed segments", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MD5OrAO = true })}, Verdict{Word: Unknown, Reason: ReasonMD5OrAO}},
+		{"under repair", Input{Before: with(quiet, func(s *conn.Snapshot) { s.Repair = true })}, Verdict{Word: Unknown, Reason: ReasonRepair}},
 		{"nothing since the call", Input{Before: quiet}, Verdict{}},
 		{"half closed by us", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.FinWait2 })}, Verdict{}},
 		{"only the ACK of the request", Input{Before: look(now, 90*time.Second, sent)}, Verdict{}},
@@ -71,39 +71,78 @@ func TestFirstLook(t *testing.T) {
 
 func TestAfterProbe(t *testing.T) {
 	before := look(now, 90*time.Second, 95*time.Second)
-	silent := look(end, 90*time.Second, 95*time.Second)
+	silent := with(look(end, 90*time.Second, 95*time.Second), func(s *conn.Snapshot) { s.ProbesOut = 5 })
 	for _, test := range []struct {
 		name  string
 		after Look
 		probe Probe
 		want  Verdict
 	}{
-		{"silence", silent, asked, Verdict{Word: DeadPath}},
-		{"silence with old bytes unread", with(silent, func(s *conn.Snapshot) { s.RcvNxt++ }), asked, Verdict{Word: DeadPath}},
+		{"silence", silent, asked, Verdict{Word: DeadPath, Close: true}},
+		{"silence with old bytes unread", with(silent, func(s *conn.Snapshot) { s.RcvNxt++ }), asked, Verdict{Word: DeadPath, Close: true}},
 		{"silence after its application closed it", with(silent, func(s *conn.Snapshot) { s.Orphan = true }), asked, Verdict{Word: DeadPath, Reason: ReasonOrphan}},
+		{"only segments of ours unanswered", with(silent, func(s *conn.Snapshot) { s.ProbesOut = 0 }), asked, Verdict{Word: Unknown, Reason: ReasonUnconfirmed}},
+		{"a retransmission unanswered", with(silent, func(s *conn.Snapshot) { s.ProbesOut, s.Retransmits = 0, 1 }), asked, Verdict{Word: DeadPath, Close: true}},
+		{"the application holds the lock", with(silent, func(s *conn.Snapshot) { s.Locked = true }), asked, Verdict{Word: Unknown, Reason: ReasonLocked}},
+		{"the answer waits behind the lock", with(silent, func(s *conn.Snapshot) { s.Locked, s.Backlog = true, true }), asked, Verdict{Word: AliveSlow}},
+		{"payload alone, a stamp long ago", with(silent, func(s *conn.Snapshot) { s.DataStamp++ }), asked, Verdict{Word: AliveSlow}},
 		{"probe answered", look(end, 90*time.Second, 104*time.Second), asked, Verdict{Word: AliveSlow}},
-		{"answered within the tick of the first look", with(silent, func(s *conn.Snapshot) { s.PacketStamp++ }), asked, Verdict{Word: AliveSlow}},
+		{"answered within the tick of the first look", with(silent, func(s *conn.Snapshot) { s.AckStamp++ }), asked, Verdict{Word: AliveSlow}},
 		{"upload moves on", with(silent, func(s *conn.Snapshot) { s.BytesAcked++ }), asked, Verdict{Word: AliveSlow}},
 		{"answer came meanwhile", with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ }), asked, Verdict{Word: Alive}},
 		{"answer came, unread", with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.RcvNxt++ }), asked, Verdict{Word: LocalUnread}},
 		{"FIN came", with(silent, func(s *conn.Snapshot) { s.State = conn.CloseWait }), asked, Verdict{Word: ClosedByPeer}},
 		{"RST came", Look{Ended: EndReset}, asked, Verdict{Word: ClosedByPeer}},
-		{"the bound struck", Look{Ended: EndBound}, asked, Verdict{Gone, ReasonBound}},
-		{"destroyed by another", Look{Ended: EndDestroyed}, asked, Verdict{Gone, ReasonDestroyed}},
-		{"closed by its application", Look{Ended: EndClosed}, asked, Verdict{Gone, ReasonEnded}},
-		{"ended, nobody knows how", Look{}, asked, Verdict{Gone, ReasonEnded}},
-		{"no carrier", with(silent, func(s *conn.Snapshot) { s.DstDevUp = false }), asked, Verdict{LocalFault, ReasonNoCarrier}},
-		{"no route", silent, Probe{Done: true, NoRoute: true, Wanted: 5}, Verdict{LocalFault, ReasonNoRoute}},
-		{"our segments refused", silent, Probe{Done: true, Blocked: true, Wanted: 5, Sent: 5}, Verdict{Unknown, ReasonProbeBlocked}},
-		{"an attempt missing", silent, Probe{Done: true, Wanted: 5, Sent: 4}, Verdict{Unknown, ReasonProbeFailed}},
+		{"the bound struck", Look{Ended: EndBound}, asked, Verdict{Word: Gone, Reason: ReasonBound}},
+		{"destroyed by another", Look{Ended: EndDestroyed}, asked, Verdict{Word: Gone, Reason: ReasonDestroyed}},
+		{"closed by its application", Look{Ended: EndClosed}, asked, Verdict{Word: Gone, Reason: ReasonEnded}},
+		{"ended, nobody knows how", Look{}, asked, Verdict{Word: Gone, Reason: ReasonEnded}},
+		{"no carrier", with(silent, func(s *conn.Snapshot) { s.DstDevUp = false }), asked, Verdict{Word: LocalFault, Reason: ReasonNoCarrier}},
+		{"no route", silent, Probe{Done: true, NoRoute: true, Wanted: 5}, Verdict{Word: LocalFault, Reason: ReasonNoRoute}},
+		{"our segments refused", silent, Probe{Done: true, Blocked: true, Wanted: 5, Sent: 5}, Verdict{Word: Unknown, Reason: ReasonProbeBlocked}},
+		{"an attempt missing", silent, Probe{Done: true, Wanted: 5, Sent: 4}, Verdict{Word: Unknown, Reason: ReasonProbeFailed}},
 		{"refused, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, Blocked: true, Wanted: 5}, Verdict{Word: AliveSlow}},
 	} {
 		got := Decide(Input{Sent: sent, Before: before, After: test.after, Probe: test.probe})
 		if got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
-		if got.Condemns() != (got == Verdict{Word: DeadPath}) {
-			t.Errorf("%s: %s condemns: %v", test.name, got.Word, got.Condemns())
+	}
+}
+
+// TestApplication: only silence on a connection that was made says anything, and
+// only where the path answers.
+func TestApplication(t *testing.T) {
+	answered := look(end, 90*time.Second, 104*time.Second)
+	in := Input{Sent: sent, Before: look(now, 90*time.Second, 95*time.Second), After: answered, Probe: asked}
+	for _, test := range []struct {
+		name   string
+		change func(*Input)
+		want   Verdict
+	}{
+		{"answered", func(in *Input) { in.App = AppAnswered; in.CloseHung = true }, Verdict{Word: AliveSlow}},
+		{"could not connect", func(in *Input) { in.App = AppNoConnection; in.CloseHung = true }, Verdict{Word: AliveSlow}},
+		{"silent", func(in *Input) { in.App = AppSilent; in.CloseHung = true }, Verdict{Word: AliveHung, Close: true}},
+		{"silent, only recorded", func(in *Input) { in.App = AppSilent }, Verdict{Word: AliveHung}},
+		{"silent on a dead path", func(in *Input) {
+			in.App, in.After = AppSilent, look(end, 90*time.Second, 95*time.Second)
+			in.After.Snapshot.ProbesOut = 1
+		},
+			Verdict{Word: DeadPath, Close: true}},
+		{"silent, yet payload came", func(in *Input) {
+			in.App, in.CloseHung = AppSilent, true
+			in.After = with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ })
+		}, Verdict{Word: Alive}},
+		{"within the silent limit", func(in *Input) { in.SilentLimit = 5001 * time.Millisecond }, Verdict{Word: AliveSlow}},
+		{"past the silent limit", func(in *Input) { in.SilentLimit = 5 * time.Second },
+			Verdict{Word: AliveSlow, Reason: ReasonSilentLimit, Close: true}},
+		{"hung, past the silent limit", func(in *Input) { in.App, in.SilentLimit = AppSilent, time.Second },
+			Verdict{Word: AliveHung, Reason: ReasonSilentLimit, Close: true}},
+	} {
+		in := in
+		test.change(&in)
+		if got := Decide(in); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
 }
@@ -132,17 +171,17 @@ func TestNeverALiveOne(t *testing.T) {
 	for range 200_000 {
 		in := Input{
 			Sent:   time.Duration(r.Int64N(int64(now))),
-			Before: look(now, time.Duration(r.Int64N(int64(now))), 95*time.Second),
+			Before: look(now, 90*time.Second, 95*time.Second),
 			After:  Look{Found: r.IntN(4) > 0, Snapshot: randomly(r), Ended: End(r.IntN(5))},
 			Probe:  Probe{Done: r.IntN(4) > 0, Sent: r.IntN(7), Wanted: 5, Blocked: r.IntN(8) == 0, NoRoute: r.IntN(8) == 0},
 		}
-		if !Decide(in).Condemns() {
+		if !Decide(in).Close {
 			continue
 		}
 		condemned++
 		a, b := &in.After.Snapshot, &in.Before.Snapshot
 		if !in.Probe.Done || in.Probe.Sent < in.Probe.Wanted || !in.After.Found || in.Probe.Blocked ||
-			a.PacketStamp != b.PacketStamp || a.BytesAcked != b.BytesAcked || a.BytesReceived != b.BytesReceived ||
+			a.AckStamp != b.AckStamp || a.DataStamp != b.DataStamp || a.Backlog || a.Locked || a.ProbesOut == 0 && a.Retransmits == 0 || a.BytesAcked != b.BytesAcked || a.BytesReceived != b.BytesReceived ||
 			a.MPTCP || a.MD5OrAO || a.Repair || !a.State.Judgeable() || a.State == conn.CloseWait {
 			t.Fatalf("condemned: %+v", in)
 		}
@@ -158,7 +197,10 @@ func randomly(r *rand.Rand) conn.Snapshot {
 	s.State = conn.State(1 + r.IntN(12))
 	s.MPTCP, s.MD5OrAO, s.Repair = r.IntN(8) == 0, r.IntN(8) == 0, r.IntN(8) == 0
 	s.DstDevUp = r.IntN(8) > 0
-	s.PacketStamp = uint32(r.IntN(2)) * 95000
+	s.AckStamp = 94999 + uint32(r.IntN(2))
+	s.DataStamp = 90000
+	s.ProbesOut, s.Retransmits = uint8(r.IntN(2)), uint8(r.IntN(2))
+	s.Backlog, s.Locked = r.IntN(8) == 0, r.IntN(8) == 0
 	s.BytesReceived += uint64(r.IntN(2))
 	s.BytesAcked += uint64(r.IntN(2))
 	s.RcvNxt += uint32(r.IntN(2))

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Holding the bound against what an application sets later. */
+#ifndef SOCKHEALTH_HOLD_H
+#define SOCKHEALTH_HOLD_H
+
+#include "set.h"
+
+/* bpf_setsockopt may be called from setsockopt programs (Linux >= 5.15). */
+const volatile bool can_set_others = true;
+
+/* Puts what the application asks for into its wish; false: not a valid wish. */
+static __always_inline bool wish(struct sh_options *app, int level, int name, int value)
+{
+	if (level == SOL_SOCKET) {
+		app->keepalive = !!value;
+		return true;
+	}
+	switch (name) {
+	case TCP_KEEPIDLE:
+		app->idle_s = value;
+		return value >= 1 && value <= 32767;
+	case TCP_KEEPINTVL:
+		app->interval_s = value;
+		return value >= 1 && value <= 32767;
+	case TCP_KEEPCNT:
+		app->count = value;
+		return value >= 1 && value <= 127;
+	case TCP_USER_TIMEOUT:
+		app->user_timeout_ms = value;
+		return value >= 0;
+	}
+	return false;
+}
+
+/* The value of one option in a set. */
+static __always_inline int option_value(const struct sh_options *o, int level, int name)
+{
+	if (level == SOL_SOCKET)
+		return o->keepalive;
+	switch (name) {
+	case TCP_KEEPIDLE:
+		return o->idle_s;
+	case TCP_KEEPINTVL:
+		return o->interval_s;
+	case TCP_KEEPCNT:
+		return o->count;
+	}
+	return o->user_timeout_ms;
+}
+
+static __always_inline bool is_ours(int level, int name)
+{
+	if (level == SOL_SOCKET)
+		return name == SO_KEEPALIVE;
+	return level == SOL_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL ||
+				    name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT);
+}
+
+/*
+ * Kernels before 5.15 let this program rewrite only the option at hand: raise
+ * it until the rule holds with the others as they are.
+ */
+static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
+				      struct sh_options *want)
+{
+	const struct sh_options *now = &rec->effective;
+	__u32 room = sh_max(now->count, sh_min(rec->policed.count, SH_MIN_ROOM));
+	__u32 need = (now->idle_s + now->interval_s * room) * 1000;
+	struct sh_options one = *now;
+
+	if (level == SOL_TCP && name == TCP_KEEPIDLE)
+		one.idle_s = sh_min(want->idle_s, now->idle_s);
+	else if (level == SOL_TCP && name == TCP_KEEPINTVL)
+		one.interval_s = sh_min(want->interval_s, now->interval_s);
+	else if (level == SOL_TCP && name == TCP_KEEPCNT)
+		one.count = sh_min(want->count, now->count);
+	else if (level == SOL_TCP)
+		one.user_timeout_ms = sh_max(want->user_timeout_ms, need);
+	*want = one;
+}
+
+/* Puts one option of a set into another. */
+static __always_inline void copy_option(struct sh_options *to, const struct sh_options *from,
+					int level, int name)
+{
+	if (level == SOL_SOCKET)
+		to->keepalive = from->keepalive;
+	else if (name == TCP_KEEPIDLE)
+		to->idle_s = from->idle_s;
+	else if (name == TCP_KEEPINTVL)
+		to->interval_s = from->interval_s;
+	else if (name == TCP_KEEPCNT)
+		to->count = from->count;
+	else
+		to->user_timeout_ms = from->user_timeout_ms;
+}
+
+/* Holds the bound; returns the value to set instead of the one asked for. */
+static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
+				int value)
+{
+	struct sh_counters *c = counters(rec->policy);
+	struct sh_options app = rec->app, next, same;
+	bool raised, allow = rec->override == SH_ALLOW;
+	int held;
+
+	if (!wish(&app, level, name, value))
+		return value; /* the kernel will say EINVAL */
+	/* What tightening would make of it tells what allowing lets through. */
+	raised = sh_combine(allow ? SH_TIGHTEN : rec->override, &rec->policed, &app, &next);
+	held = option_value(&next, level, name);
+	if (allow) {
+		next = rec->effective;
+		copy_option(&next, &app, level, name);
+	} else if (!can_set_others && rec->override == SH_TIGHTEN) {
+		one_alone(rec, level, name, &next);
+		held = option_value(&next, level, name);
+	} else if (can_set_others) {
+		/* All but the one that the kernel is about to set itself. */
+		same = rec->effective;
+		copy_option(&same, &next, level, name);
+		set_options(sk, &same, &next);
+	}
+	rec->app = app;
+	rec->effective = next;
+	if (c) {
+		if (raised && !allow)
+			c->override_raised++;
+		if (held == value)
+			c->override_kept++;
+		else if (allow)
+			c->override_allowed++;
+		else
+			c->override_held++;
+	}
+	return allow ? value : held;
+}
+
+#endif

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/sockets"
+)
+
+// Explain implements api.Admin.
+func (a *admin) Explain(ctx context.Context, id conn.ID) (x api.Explanation, err error) {
+	err = a.one(id, func(_ *netns.NS, s *conn.Snapshot) error {
+		x = a.explain(s)
+		return nil
+	})
+	return x, err
+}
+
+// Probe implements api.Admin.
+func (a *admin) Probe(ctx context.Context, id conn.ID) (r agent.Result, err error) {
+	err = a.one(id, func(ns *netns.NS, s *conn.Snapshot) error {
+		r, err = a.agent.Probe(ctx, ns, *s)
+		return err
+	})
+	return r, err
+}
+
+// explain says all about one socket.
+func (a *admin) explain(s *conn.Snapshot) api.Explanation {
+	peer, unmanaged := a.agent.PolicyOf(s)
+	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
+	rule := peer
+	if unmanaged != "" {
+		peer = nil
+	}
+	x.Socket = socket(s, peer)
+	if rule != nil {
+		r := api.NewRule(rule, a.programs.InForce().Policy.File, s.Remote.Addr())
+		figures := rule.Figures()
+		f := api.NewFigures(&figures)
+		x.Rule, x.Figures = &r, &f
+	}
+	return x
+}
+
+// one calls fn with a look at the one socket that is all that the ID says.
+func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error {
+	spaces, release, err := a.covered()
+	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
+		return err
+	}
+	defer release()
+	var in *netns.NS
+	var found []conn.Snapshot
+	for _, ns := range spaces {
+		if id.Netns != 0 && id.Netns != ns.Inode() {
+			continue
+		}
+		here, err := a.matches(ns, id)
+		if err != nil {
+			return err
+		}
+		if len(here) > 0 {
+			in, found = ns, append(found, here...)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return fmt.Errorf("%w in any network namespace that this agent acts in", api.ErrNoSocket)
+	case 1:
+		return fn(in, &found[0])
+	}
+	return fmt.Errorf("%w, among them %s and %s [name the peer, the cookie or the namespace]",
+		api.ErrAmbiguous, found[0].ID, found[1].ID)
+}
+
+// matches returns the connections of one namespace that are all that the ID says.
+func (a *admin) matches(ns *netns.NS, id conn.ID) (found []conn.Snapshot, err error) {
+	if id.Local.IsValid() && id.Remote.IsValid() {
+		s, err := a.agent.Sockets.Get(ns, id.Local, id.Remote)
+		if errors.Is(err, sockets.ErrGone) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	} else if found, err = a.agent.Sockets.Find(ns, id.Local, id.Cookie); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(s conn.Snapshot) bool {
+		return id.Remote.IsValid() && id.Remote != s.Remote || id.Cookie != 0 && id.Cookie != s.Cookie
+	}), nil
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+)
+
+// explanationRows writes an explanation for people.
+func explanationRows(x *api.Explanation) [][]string {
+	s, d := &x.Socket, &x.Detail
+	rows := [][]string{
+		{"connection", fmt.Sprintf("%s -> %s, direction %s, %s", s.Local, s.Peer, s.Direction, d.Family)},
+		{"socket", fmt.Sprintf("cookie %d, netns %d, user %d", s.Cookie, s.Netns, s.UID)},
+		{"policy", inForce(x)},
+	}
+	if x.Rule != nil {
+		rows = append(rows, []string{"rule", ruleText(x.Rule)})
+	}
+	set := "none set"
+	if s.Options != (api.SocketOptions{}) {
+		set = "set " + options(s.Options)
+	}
+	rows = append(rows, []string{"options", set})
+	if d.Recorded {
+		rows = append(rows,
+			[]string{"", "given " + options(d.Effective) + ", by the policy " + options(s.Policed) +
+				", asked for by the application " + options(s.App)},
+			[]string{"opened", ms(s.AgeMS) + " ago"})
+	}
+	rows = append(rows,
+		[]string{"idle bound", bound(s.IdleBoundMS, "after the last packet")},
+		[]string{"in-flight bound", bound(s.InFlightBoundMS, "after the first send")},
+		[]string{"state", s.State + trouble(s)},
+		[]string{"received", fmt.Sprintf("%d bytes%s, %d of them unread here", s.BytesReceived, since(s.BytesReceived, s.LastDataMS), s.Unread)},
+		[]string{"sent", fmt.Sprintf("%d bytes acknowledged, %d not; the peer takes %d more", s.BytesAcked, d.Unacked, d.SendWindow)},
+		[]string{"last packet", ms(s.LastPacketMS) + " ago"},
+		[]string{"round trip", roundTrip(d.SRTTUS)},
+		[]string{"way out", wayOut(d)},
+	)
+	if x.Rule != nil && x.Unmanaged == "" {
+		rows = append(rows, []string{"with a report", reportText(x)})
+	}
+	return rows
+}
+
+// inForce names the policy that is in force, or says why none is.
+func inForce(x *api.Explanation) string {
+	switch x.Unmanaged {
+	case "":
+		return x.Socket.Policy
+	case "older":
+		return "none: the programs did not see it open, it is older than the agent or was made outside its cgroup; opened anew it would get the rule below"
+	case "no_policy":
+		if x.Rule != nil {
+			return "none: the policy that it opened under is gone; opened now it would get the rule below"
+		}
+		return "none: no policy names the peer, the connection is left as it is"
+	}
+	return "none: " + x.Unmanaged
+}
+
+func ruleText(r *api.Rule) string {
+	ports := "every port"
+	if len(r.Ports) > 0 {
+		ports = "ports " + strings.Join(r.Ports, ", ")
+	}
+	text := fmt.Sprintf("%s (%s:%d), cidr %s, %s, %s, %s", r.Name, r.File, r.Line, r.CIDR, ports, r.Directions, options(r.Options))
+	if r.Observe {
+		text += ", observed only: nothing is closed"
+	}
+	return text
+}
+
+// bound writes how long a dead connection lives.
+func bound(milliseconds int64, when string) string {
+	if milliseconds == 0 {
+		return "none by these options"
+	}
+	return ms(milliseconds) + " " + when
+}
+
+// trouble says what the kernel waits for.
+func trouble(s *api.Socket) string {
+	text := ""
+	if s.Retransmits > 0 {
+		text += fmt.Sprintf(", %d retransmission timeouts in a row", s.Retransmits)
+	}
+	if s.ProbesOut > 0 {
+		text += fmt.Sprintf(", %d probes unanswered", s.ProbesOut)
+	}
+	return text
+}
+
+// since says when payload came, where any did.
+func since(bytes uint64, milliseconds int64) string {
+	if bytes == 0 {
+		return ""
+	}
+	return ", the last " + ms(milliseconds) + " ago"
+}
+
+func roundTrip(us int64) string {
+	if us == 0 {
+		return "not measured"
+	}
+	return (time.Duration(us) * time.Microsecond).String()
+}
+
+// wayOut says how packets leave, and what forbids to probe there.
+func wayOut(d *api.Detail) string {
+	var parts []string
+	switch {
+	case d.LeavesBy == 0:
+		parts = append(parts, "no cached route")
+	case d.LinkUp:
+		parts = append(parts, fmt.Sprintf("device %d, up", d.LeavesBy))
+	default:
+		parts = append(parts, fmt.Sprintf("device %d, down or without carrier", d.LeavesBy))
+	}
+	if d.Ifindex != 0 {
+		parts = append(parts, fmt.Sprintf("bound to device %d", d.Ifindex))
+	}
+	if d.Mark != 0 {
+		parts = append(parts, fmt.Sprintf("mark %#x", d.Mark))
+	}
+	for _, never := range []struct {
+		is   bool
+		text string
+	}{
+		{d.MPTCP, "an MPTCP subflow: never judged"},
+		{d.MD5OrAO, "segments are signed (TCP-MD5 or TCP-AO): never judged"},
+		{d.Repair, "in repair mode: never judged"},
+	} {
+		if never.is {
+			parts = append(parts, never.text)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// reportText says what a report would do.
+func reportText(x *api.Explanation) string {
+	r, f := x.Rule, x.Figures
+	text := fmt.Sprintf("judged within %s by up to %d attempts", ms(f.ReportBoundMS), r.Attempts)
+	if a := r.AppProbe; a != nil {
+		text += fmt.Sprintf("; where the path answers, %s is asked for up to %s", a.Kind, ms(a.TimeoutMS))
+		if a.CloseHung {
+			text += " and its silence closes"
+		}
+	}
+	if r.CloseSilentAfterMS > 0 {
+		text += "; closed after " + ms(r.CloseSilentAfterMS) + " without payload for a call"
+	}
+	return text
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+)
+
+// TestStopDuringJudgement: who waits for a verdict is told that none comes, and
+// the stop does not wait for the window.
+func TestStopDuringJudgement(t *testing.T) {
+	a := newRunAgent(t)
+	a.write(t, strings.Replace(runPolicy, "window: 1500ms", "window: 30s", 1))
+	labtest.Enter(t, a.cgroup)
+	a.start(t)
+	client, _ := labtest.PairTo(t, labtest.Dialer{NS: a.Client}, a.Server, netip.AddrPortFrom(a.ServerAddr4, managedPort))
+	labtest.Fault(t)(a.DropPort(managedPort))
+	type outcome struct {
+		stderr string
+		code   int
+	}
+	reported := make(chan outcome, 1)
+	go func() {
+		_, stderr, code := a.output(t, a.Client, "report", "--run-dir", "run", "--elapsed", "0s",
+			"--local", client.LocalAddr().String(), "--peer", client.RemoteAddr().String())
+		reported <- outcome{stderr, code}
+	}()
+	labtest.Eventually(t, 15*time.Second, func() bool { return a.status(t).Judgements == 1 }, "the judgement")
+	began := time.Now()
+	if code := a.terminate(t); code != exitOK {
+		t.Errorf("the agent ended with exit code %d", code)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	if got := <-reported; got.code == exitOK || !strings.Contains(got.stderr, "the agent is stopping") {
+		t.Errorf("the report ended with exit code %d: %q", got.code, got.stderr)
+	}
+}
+
+// TestNamespaceTwice: it is acted in once.
+func TestNamespaceTwice(t *testing.T) {
+	a := newRunAgent(t)
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), a.Client.FD())
+	a.more = []string{"--netns", path + "," + path}
+	labtest.Enter(t, a.cgroup)
+	a.start(t)
+	labtest.PairTo(t, labtest.Dialer{NS: a.Client}, a.Server, netip.AddrPortFrom(a.ServerAddr4, managedPort))
+	list := decoded[struct{ Sockets []api.Socket }](t, a, a.ns, "sockets", "--run-dir", "run", "-o", "json")
+	if len(list.Sockets) != 1 {
+		t.Errorf("%d sockets, want 1", len(list.Sockets))
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/report"
+)
+
+// Event is one line of the answer to GET /v1/events.
+type Event struct {
+	Schema int `json:"schema"`
+	// Seq counts from 1 since the agent started.
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	// Kind is "verdict", "end" (the kernel ended a connection) or "stall" (the
+	// first retransmission timeout of a stall).
+	Kind   string `json:"kind"`
+	Netns  uint32 `json:"netns"`
+	Local  string `json:"local"`
+	Peer   string `json:"peer"`
+	Cookie uint64 `json:"cookie"`
+	Policy string `json:"policy,omitempty"`
+	// Lost counts the events, of whatever kind, that this stream lost before
+	// this one because it was read too slowly or asked for too late.
+	Lost uint64 `json:"lost,omitempty"`
+	// Verdict belongs to a verdict, End to an end or a stall.
+	Verdict *VerdictEvent `json:"judgement,omitempty"`
+	End     *EndEvent     `json:"connection,omitempty"`
+}
+
+// VerdictEvent is a judgement.
+type VerdictEvent struct {
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason,omitempty"`
+	Action  string `json:"action"`
+	// Reporter is who asked: call, sweep, limit or admin. UID and PID are those
+	// of the caller of a call.
+	Reporter string          `json:"reporter"`
+	UID      uint32          `json:"uid"`
+	PID      int32           `json:"pid"`
+	Evidence report.Evidence `json:"evidence"`
+}
+
+// EndEvent is what the kernel tells of a connection that ends or stalls.
+type EndEvent struct {
+	// Cause is normal, reset, idle_bound, in_flight_bound, destroyed or other;
+	// Errno what the application sees, "" for none.
+	Cause         string `json:"cause"`
+	Errno         string `json:"errno,omitempty"`
+	Direction     string `json:"direction"`
+	BytesReceived uint64 `json:"bytes_received"`
+	BytesAcked    uint64 `json:"bytes_acked"`
+	Retransmits   uint8  `json:"retransmits"`
+	ProbesOut     uint8  `json:"probes_out"`
+}
+
+// newEvent puts an entry into the words of the API.
+func newEvent(e *agent.Entry, lost uint64) Event {
+	out := Event{
+		Schema: Schema, Seq: e.Seq, Time: e.Time, Kind: string(e.Kind),
+		Netns: e.ID.Netns, Local: addrText(e.ID.Local), Peer: addrText(e.ID.Remote), Cookie: e.ID.Cookie,
+		Policy: e.Policy, Lost: lost,
+	}
+	if e.Result != nil {
+		r := result(e.Result)
+		out.Verdict = &VerdictEvent{
+			Verdict: r.Verdict, Reason: r.Reason, Action: r.Action,
+			Reporter: e.Reporter, UID: e.UID, PID: e.PID, Evidence: r.Evidence,
+		}
+	}
+	if k := e.Event; k != nil {
+		out.End = &EndEvent{
+			Cause: k.Cause.String(), Direction: k.Direction.String(),
+			BytesReceived: k.BytesReceived, BytesAcked: k.BytesAcked, Retransmits: k.Retransmits, ProbesOut: k.ProbesOut,
+		}
+		if k.Errno != 0 {
+			out.End.Errno = k.Errno.Error()
+		}
+	}
+	return out
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+	"github.com/sockhealth/sockhealth/report"
+)
+
+// The agent is what the servers ask.
+var (
+	_ EventSource = (*agent.Agent)(nil)
+	_ Judge       = (*agent.Agent)(nil)
+)
+
+// journal is an EventSource that keeps everything and drops the oldest of what
+// a subscriber does not read, as the agent's does.
+type journal struct {
+	mu   sync.Mutex
+	kept []agent.Entry
+	subs map[chan agent.Entry]bool
+}
+
+func (j *journal) Subscribe(since uint64) (<-chan agent.Entry, func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ch := make(chan agent.Entry, 64)
+	for _, e := range j.kept {
+		if e.Seq > since {
+			ch <- e
+		}
+	}
+	if j.subs == nil {
+		j.subs = make(map[chan agent.Entry]bool)
+	}
+	j.subs[ch] = true
+	return ch, sync.OnceFunc(func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		delete(j.subs, ch)
+		close(ch)
+	})
+}
+
+// add numbers entries and passes them on. It never blocks.
+func (j *journal) add(entries ...agent.Entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range entries {
+		e.Seq = uint64(len(j.kept)) + 1
+		j.kept = append(j.kept, e)
+		for ch := range j.subs {
+			if len(ch) == cap(ch) {
+				select {
+				case <-ch:
+				default:
+				}
+			}
+			ch <- e
+		}
+	}
+}
+
+func (j *journal) subscribers() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.subs)
+}
+
+func entry(policy string, netns uint32, peer string) agent.Entry {
+	return agent.Entry{
+		Kind: agent.EntryVerdict, Policy: policy, ID: conn.ID{Netns: netns, Remote: netip.MustParseAddrPort(peer)},
+		Result: &agent.Result{Verdict: verdict.DeadPath, Action: agent.ActionClosed},
+	}
+}
+
+// filterable are five entries that differ in what can be asked for.
+func filterable() []agent.Entry {
+	other := entry("a", 1, "[fd91::7]:80")
+	other.Result = &agent.Result{Verdict: verdict.Alive}
+	end := entry("b", 2, "10.91.2.9:80")
+	end.Kind, end.Result, end.Event = agent.EntryEnd, nil, &loader.Event{Cause: loader.CauseIdle}
+	stall := end
+	stall.Kind = agent.EntryStall
+	return []agent.Entry{entry("a", 1, "10.91.2.1:80"), entry("b", 2, "10.91.2.1:81"), other, end, stall}
+}
+
+func TestNewEvent(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	id := conn.ID{Netns: 9, Cookie: 71, Local: netip.MustParseAddrPort("10.91.1.1:1"), Remote: netip.MustParseAddrPort("10.91.2.1:2")}
+	whole := Event{Schema: 1, Seq: 7, Time: at, Netns: 9, Local: "10.91.1.1:1", Peer: "10.91.2.1:2", Cookie: 71, Policy: "p", Lost: 3}
+
+	judged := whole
+	judged.Kind, judged.Verdict = "verdict", &VerdictEvent{
+		Verdict: "dead_path", Reason: "why", Action: "closed", Reporter: "call", UID: 1000, PID: 4,
+		Evidence: report.Evidence{ProbesSent: 5, DurationMS: 1},
+	}
+	ended := whole
+	ended.Kind, ended.End = "end", &EndEvent{
+		Cause: "idle_bound", Errno: "connection timed out", Direction: "inbound",
+		BytesReceived: 1, BytesAcked: 2, Retransmits: 3, ProbesOut: 4,
+	}
+	for _, tc := range []struct {
+		in   agent.Entry
+		want Event
+	}{
+		{agent.Entry{Kind: agent.EntryVerdict, Reporter: "call", UID: 1000, PID: 4, Result: &agent.Result{
+			Verdict: verdict.DeadPath, Reason: "why", Action: agent.ActionClosed, Duration: time.Millisecond,
+			Evidence: verdict.Evidence{ProbesSent: 5},
+		}}, judged},
+		{agent.Entry{Kind: agent.EntryEnd, Event: &loader.Event{
+			Cause: loader.CauseIdle, Errno: syscall.ETIMEDOUT, Direction: conn.Inbound,
+			BytesReceived: 1, BytesAcked: 2, Retransmits: 3, ProbesOut: 4,
+		}}, ended},
+	} {
+		tc.in.Seq, tc.in.Time, tc.in.Policy, tc.in.ID = 7, at, "p", id
+		if d := cmp.Diff(tc.want, newEvent(&tc.in, 3)); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+}
+
+func TestEventFilters(t *testing.T) {
+	labtest.Root(t)
+	events := &journal{}
+	events.add(filterable()...)
+	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)))
+	peer := func(s string) netip.Prefix {
+		p, err := ParsePeer(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		query EventQuery
+		want  []uint64
+	}{
+		{EventQuery{}, []uint64{1, 2, 3, 4, 5}},
+		{EventQuery{Since: 3}, []uint64{4, 5}},
+		{EventQuery{Policy: "b"}, []uint64{2, 4, 5}},
+		{EventQuery{Kind: "verdict"}, []uint64{1, 2, 3}},
+		{EventQuery{Kind: "stall"}, []uint64{5}},
+		{EventQuery{Verdict: "dead_path"}, []uint64{1, 2}},
+		{EventQuery{Peer: peer("10.91.2.1")}, []uint64{1, 2}},
+		{EventQuery{Peer: peer("10.91.2.77/24")}, []uint64{1, 2, 4, 5}},
+		{EventQuery{Peer: peer("::ffff:10.91.2.9")}, []uint64{4, 5}},
+		{EventQuery{Peer: peer("::ffff:10.91.0.0/112")}, []uint64{1, 2, 4, 5}},
+		{EventQuery{Peer: peer("fd91::/16")}, []uint64{3}},
+		{EventQuery{Netns: 2}, []uint64{2, 4, 5}},
+		{EventQuery{Netns: 2, Verdict: "dead_path", Policy: "b", Peer: peer("10.91.0.0/16"), Kind: "verdict"}, []uint64{2}},
+		{EventQuery{Policy: "none"}, nil},
+	} {
+		var got []uint64
+		err := c.Events(t.Context(), tc.query, func(e Event) error {
+			got = append(got, e.Seq)
+			if e.Lost != 0 {
+				t.Errorf("%+v: %d lost, although only left out", tc.query, e.Lost)
+			}
+			return nil
+		})
+		if d := cmp.Diff(tc.want, got); d != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", tc.query.query(), err, d)
+		}
+	}
+	if n := events.subscribers(); n != 0 {
+		t.Errorf("%d subscriptions left", n)
+	}
+}
+
+func TestEventsRefused(t *testing.T) {
+	labtest.Root(t)
+	socket := serve(t, newAdmin(t, &fixed{}), AdminSocket, 0o600)
+	for query, want := range map[string]string{
+		"follow=maybe":      `query parameter "follow" is "maybe", want 1 or 0`,
+		"since=-1":          `query parameter "since" is "-1", want the number of an event`,
+		"kind=close":        `query parameter "kind" is "close", want one of verdict, end, stall`,
+		"verdict=dead":      `query parameter "verdict" is "dead", want one of ` + strings.Join(verdictWords(), ", "),
+		"peer=db.example":   `query parameter "peer" is "db.example", want an IP address or a prefix such as 10.20.0.0/16`,
+		"netns=x":           `query parameter "netns" is "x", want a namespace's inode number, as in /proc/PID/ns/net`,
+		"netns=0":           `query parameter "netns" is "0", want a namespace's inode number, as in /proc/PID/ns/net`,
+		"limit=5":           `unknown query parameter "limit": /v1/events takes follow, since, policy, kind, verdict, peer and netns`,
+		"policy=a&policy=b": `query parameter "policy" is given twice`,
+	} {
+		resp, got := exchange(t, socket, "GET /v1/events?"+query+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		if resp.StatusCode != 400 || got != errorBody(want) {
+			t.Errorf("%s: status %d, body %s, want %s", query, resp.StatusCode, got, want)
+		}
+	}
+}
+
+// Each event is sent at once, one JSON object a line, and the client's end ends
+// the subscription.
+func TestEventsFollow(t *testing.T) {
+	labtest.Root(t)
+	events := &journal{}
+	socket := serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)
+	c := dial(t, socket)
+	_ = c.SetDeadline(time.Now().Add(slack))
+	fmt.Fprint(c, "GET /v1/events?follow=1&policy=a HTTP/1.1\r\nHost: x\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if ct := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || ct != "application/x-ndjson" {
+		t.Errorf("status %d, content type %q", resp.StatusCode, ct)
+	}
+	lines := bufio.NewReader(resp.Body)
+	waitFor(t, "the subscription", func() bool { return events.subscribers() == 1 })
+	for i := range 3 {
+		events.add(entry("b", 1, "10.91.2.1:80"), entry("a", 1, "10.91.2.1:80"))
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Seq != uint64(2*i+2) || e.Schema != 1 {
+			t.Errorf("line %q: %v, want event %d", line, err, 2*i+2)
+		}
+	}
+	c.Close()
+	waitFor(t, "the subscription to end", func() bool { return events.subscribers() == 0 })
+}
+
+func TestEventsClient(t *testing.T) {
+	labtest.Root(t)
+	events := &journal{}
+	events.add(filterable()...)
+	s := NewAdmin(&fixed{}, events, unreached(t), quiet())
+	c := Dial(filepath.Dir(serve(t, s, AdminSocket, 0o600)))
+
+	enough := errors.New("enough")
+	n := 0
+	err := c.Events(t.Context(), EventQuery{Follow: true}, func(Event) error {
+		if n++; n == 2 {
+			return enough
+		}
+		return nil
+	})
+	if err != enough || n != 2 {
+		t.Errorf("%d events, %v; want 2 and the function's own error", n, err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	err = c.Events(ctx, EventQuery{Follow: true, Since: 4}, func(Event) error {
+		cancel()
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnreachable) {
+		t.Errorf("cancelled: %v", err)
+	}
+
+	done := make(chan error, 1)
+	first := make(chan struct{})
+	go func() {
+		done <- c.Events(t.Context(), EventQuery{Follow: true, Since: 4}, func(Event) error {
+			close(first)
+			return nil
+		})
+	}()
+	<-first
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, ErrUnreachable) || !strings.HasSuffix(err.Error(), "the agent has ended the stream") {
+		t.Errorf("agent stops: %v", err)
+	}
+}
+
+// A client that reads nothing holds up neither the agent nor its end, and is told
+// how much it has lost once it reads again.
+func TestEventsSlowReader(t *testing.T) {
+	labtest.Root(t)
+	events := &journal{}
+	s := NewAdmin(&fixed{}, events, unreached(t), quiet())
+	socket := serve(t, s, AdminSocket, 0o600)
+	c := dial(t, socket)
+	_ = c.SetDeadline(time.Now().Add(2 * slack))
+	fmt.Fprint(c, "GET /v1/events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+	waitFor(t, "the subscription", func() bool { return events.subscribers() == 1 })
+	const n = 20_000
+	for range n {
+		events.add(entry("a", 1, "10.91.2.1:80")) // never waits
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec := json.NewDecoder(resp.Body)
+	var seen, lost, last uint64
+	for last < n {
+		var e Event
+		if err := dec.Decode(&e); err != nil {
+			t.Fatal(err)
+		}
+		seen, lost, last = seen+1, lost+e.Lost, e.Seq
+	}
+	if lost == 0 || seen+lost != n {
+		t.Errorf("%d events and %d lost, want %d in all, and some lost", seen, lost, n)
+	}
+
+	stuck := dial(t, socket) // reads nothing at all, for good
+	fmt.Fprint(stuck, "GET /v1/events?follow=1&since=1000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+	waitFor(t, "the second subscription", func() bool { return events.subscribers() == 2 })
+	go func() { _, _ = io.Copy(io.Discard, resp.Body) }()
+	for range n {
+		events.add(entry("a", 1, "10.91.2.1:80"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), slack)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown beside a client that does not read: %v", err)
+	}
+}

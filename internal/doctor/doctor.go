@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
+)
+
+// Status is what came of a check.
+type Status string
+
+// Statuses, from the best to the worst.
+const (
+	Works    Status = "works"
+	Untested Status = "untested" // what the check stands on is missing already
+	Degraded Status = "degraded" // the agent runs, and lacks something
+	Missing  Status = "missing"  // the agent cannot run
+)
+
+// Check is what came of one check.
+type Check struct {
+	Name   string
+	Status Status
+	// Detail is what was found, or why it does not work.
+	Detail string
+	// Lost is what the agent cannot do, "" where that is to run at all; Remedy
+	// is what helps. Both are "" where it works.
+	Lost, Remedy string
+}
+
+// Worst returns the worst status of the checks; what is untested counts as what
+// works, since something worse is the cause.
+func Worst(checks []Check) Status {
+	worst := Works
+	for i := range checks {
+		switch s := checks[i].Status; {
+		case s == Missing:
+			return Missing
+		case s == Degraded:
+			worst = Degraded
+		}
+	}
+	return worst
+}
+
+// Examine makes every check. Only where ctx ends it returns an error, ctx's own.
+func Examine(ctx context.Context) ([]Check, error) {
+	b := &bench{ctx: ctx}
+	defer b.close()
+	var out []Check
+	for _, r := range loader.Requirements() {
+		out = append(out, conclude(&plan{name: r.Name, essential: true}, r.Have, r.Err))
+		b.lacking = b.lacking || r.Err != nil
+	}
+	for _, p := range plans() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		detail, err := p.try(b)
+		out = append(out, conclude(&p, detail, err))
+	}
+	return out, ctx.Err()
+}
+
+// errUntested is for a check that could not be tried; the text beside it says
+// what it lacked.
+var errUntested = errors.New("not tried")
+
+// conclude puts what came of a plan into words.
+func conclude(p *plan, detail string, err error) Check {
+	c := Check{Name: p.name, Status: Works, Detail: detail}
+	if err == nil {
+		return c
+	}
+	if errors.Is(err, errUntested) {
+		c.Status, c.Detail = Untested, oneLine(err)
+		return c
+	}
+	c.Status, c.Detail, c.Lost, c.Remedy = Degraded, oneLine(err), p.lost, p.remedy
+	if p.essential {
+		c.Status = Missing
+	}
+	var missing *loader.MissingError
+	if errors.As(err, &missing) { // it knows better
+		c.Detail, c.Remedy = missing.What, missing.Remedy
+		if missing.Err != nil {
+			c.Detail = fmt.Sprintf("%s: %s", missing.What, oneLine(missing.Err))
+		}
+	}
+	return c
+}
+
+// oneLine writes an error without the log of a verifier below it.
+func oneLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}

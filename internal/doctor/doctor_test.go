@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
+)
+
+func TestConclude(t *testing.T) {
+	optional := &plan{name: "destroy", lost: "closing", remedy: "build it in"}
+	essential := &plan{name: "programs", essential: true, remedy: "see the message"}
+	missing := &loader.MissingError{What: "no BTF", Remedy: "run another kernel"}
+	for _, tc := range []struct {
+		name string
+		plan *plan
+		err  error
+		want Check
+	}{
+		{"works", optional, nil, Check{Name: "destroy", Status: Works, Detail: "found"}},
+		{
+			"degraded", optional, fmt.Errorf("destroy: %w", sockdiag.ErrUnsupported),
+			Check{Name: "destroy", Status: Degraded, Detail: "destroy: not supported by this kernel", Lost: "closing", Remedy: "build it in"},
+		},
+		{
+			"missing", essential, errors.New("load: permission denied\nline of the verifier\nanother"),
+			Check{Name: "programs", Status: Missing, Detail: "load: permission denied", Remedy: "see the message"},
+		},
+		{
+			"the error knows better", essential, fmt.Errorf("start: %w", missing),
+			Check{Name: "programs", Status: Missing, Detail: "no BTF", Remedy: "run another kernel"},
+		},
+		{
+			"with a cause", essential, &loader.MissingError{What: "refused", Remedy: "look", Err: errors.New("EPERM")},
+			Check{Name: "programs", Status: Missing, Detail: "refused: EPERM", Remedy: "look"},
+		},
+		{
+			"untested", essential, fmt.Errorf("%w: needs the programs", errUntested),
+			Check{Name: "programs", Status: Untested, Detail: "not tried: needs the programs"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if d := cmp.Diff(tc.want, conclude(tc.plan, "found", tc.err)); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestWorst(t *testing.T) {
+	for _, tc := range []struct {
+		have []Status
+		want Status
+	}{
+		{nil, Works},
+		{[]Status{Works, Works}, Works},
+		{[]Status{Works, Degraded, Works}, Degraded},
+		{[]Status{Missing, Degraded, Untested}, Missing},
+		{[]Status{Degraded, Missing}, Missing},
+	} {
+		var checks []Check
+		for _, s := range tc.have {
+			checks = append(checks, Check{Status: s})
+		}
+		if got := Worst(checks); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.have, got, tc.want)
+		}
+	}
+}
+
+// Every check says what is lost without it and what helps; and none leaves a
+// descriptor behind.
+func TestExamine(t *testing.T) {
+	labtest.Root(t)
+	for _, p := range plans() {
+		if p.remedy == "" || !p.essential && p.lost == "" {
+			t.Errorf("%s: lost %q, remedy %q", p.name, p.lost, p.remedy)
+		}
+	}
+	labtest.NoLeak(t)
+	checks, err := Examine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range checks {
+		if c.Name != "namespaces" && c.Status != Works { // of others on this machine
+			t.Errorf("got %+v", c)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
+)
+
+// plan is one check.
+type plan struct {
+	name      string
+	essential bool   // without it the agent cannot run
+	lost      string // what the agent cannot do without it
+	remedy    string // where the error does not know better
+	// try returns what it found.
+	try func(*bench) (string, error)
+}
+
+// plans are the checks beyond the requirements, in an order in which each stands
+// on those before it.
+func plans() []plan {
+	return []plan{
+		{
+			name: "cgroup", essential: true, try: cgroupRoot,
+			lost:   "the agent does not run, unless --cgroup names a cgroup v2 directory",
+			remedy: "mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup",
+		},
+		{
+			name: "namespaces", try: namespaces,
+			lost:   "sockets of namespaces that cannot be seen are not listed, explained or probed",
+			remedy: "grant CAP_SYS_PTRACE, and look for a security module that keeps processes from being looked at",
+		},
+		{
+			name: "programs", essential: true, try: programs,
+			remedy: "see the message; the kernel needs CONFIG_BPF_SYSCALL, CONFIG_CGROUP_BPF and BTF",
+		},
+		{
+			name: "netns", essential: true, try: ownNamespace,
+			lost:   "the agent enters network namespaces to look and to probe",
+			remedy: "grant CAP_SYS_ADMIN; the kernel needs CONFIG_NET_NS",
+		},
+		{
+			name: "inet_diag", try: inetDiag,
+			lost:   "sockets are not found by cookie, local address alone or bound device, and not closed",
+			remedy: "load inet_diag and tcp_diag, or run a kernel with CONFIG_INET_TCP_DIAG",
+		},
+		{
+			name: "look", essential: true, try: look,
+			lost:   "no connection can be judged",
+			remedy: "see the message",
+		},
+		{
+			name: "scan", try: scan,
+			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
+			remedy: "run Linux 5.11 or later",
+		},
+		{
+			name: "provoke", try: provoke,
+			lost:   "the kernel's own keepalive is not used as probe: raw segments ask in its place",
+			remedy: "run Linux 5.15 or later",
+		},
+		{
+			name: "raw_probe", try: rawProbe,
+			lost:   "connections with data in flight are not judged (unknown); the kernel's bound ends them",
+			remedy: "grant CAP_NET_RAW, and look for a firewall or seccomp rule that forbids raw sockets",
+		},
+		{
+			name: "destroy", try: destroy,
+			lost:   "dead connections are found and not closed; the kernel's bound ends them",
+			remedy: "run a kernel with CONFIG_INET_DIAG_DESTROY=y",
+		},
+	}
+}
+
+func cgroupRoot(*bench) (string, error) { return loader.CgroupRoot() }
+
+// namespaces counts those that can be seen.
+func namespaces(*bench) (string, error) {
+	seen, err := netns.List()
+	for _, ns := range seen {
+		_ = ns.Close()
+	}
+	if err != nil {
+		err = fmt.Errorf("%d seen; %w", len(seen), err)
+	}
+	return fmt.Sprintf("%d seen", len(seen)), err
+}
+
+// programs loads them all.
+func programs(b *bench) (string, error) {
+	if b.lacking {
+		return "", fmt.Errorf("%w: needs what is missing above", errUntested)
+	}
+	p, err := loader.Load()
+	if err != nil {
+		return "", err
+	}
+	b.programs = p
+	return "sockops, setsockopt and lookup load", nil
+}
+
+// ownNamespace makes the namespace and the connection that the others need.
+func ownNamespace(b *bench) (string, error) {
+	if err := b.open(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("made %s and a connection in it", b.ns), nil
+}
+
+// inetDiag finds the connection by its cookie.
+func inetDiag(b *bench) (string, error) {
+	if b.client == nil {
+		return "", fmt.Errorf("%w: needs a network namespace", errUntested)
+	}
+	c, err := sockdiag.Dial(b.ns)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	n := 0
+	err = c.List(sockdiag.Filter{RemotePort: b.id.Remote.Port()}, func(s sockdiag.Socket) error {
+		if s.ID == b.id {
+			n++
+		}
+		return nil
+	})
+	if err == nil && n != 1 {
+		err = fmt.Errorf("%d sockets listed with the identity of one that is there", n)
+	}
+	return "lists a connection with its cookie", err
+}
+
+// look finds the connection by the look-up program.
+func look(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
+		return "", err
+	}
+	s, err := b.look()
+	if err == nil && s.Cookie != b.id.Cookie {
+		err = fmt.Errorf("found cookie %d, want %d", s.Cookie, b.id.Cookie)
+	}
+	return "finds a connection by its addresses", err
+}
+
+// scan finds it by the walk.
+func scan(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
+		return "", err
+	}
+	n := 0
+	err := b.ns.Do(func() error {
+		return b.programs.Scan(func(s conn.Snapshot) error {
+			if s.Cookie == b.id.Cookie {
+				n++
+			}
+			return nil
+		})
+	})
+	if err == nil && n != 1 {
+		err = fmt.Errorf("a walk met the connection %d times", n)
+	}
+	return "a walk meets the connection", err
+}
+
+// provoke runs the walk that sets keepalives. The connection has no record, so
+// that nothing is set: that the program loads says that the kernel can.
+func provoke(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
+		return "", err
+	}
+	return "loads and walks", b.ns.Do(func() error {
+		_, err := b.programs.Provoke([]uint64{b.id.Cookie})
+		return err
+	})
+}
+
+const (
+	// answerWithin is how long things may take that take microseconds.
+	answerWithin = 3 * time.Second
+	// quietFor keeps the answer from the tick of the segment before it.
+	quietFor = 20 * time.Millisecond
+)
+
+// rawProbe sends one and waits for its answer to show in the counters.
+func rawProbe(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
+		return "", err
+	}
+	before, err := b.await(func(s *conn.Snapshot) bool { return s.PacketAge >= quietFor })
+	if err != nil {
+		return "", err
+	}
+	began := time.Now()
+	if err := prober.New().Send(b.ns, &before); err != nil {
+		return "", err
+	}
+	_, err = b.await(func(s *conn.Snapshot) bool { return s.AckStamp != before.AckStamp })
+	if errors.Is(err, errSilent) {
+		err = fmt.Errorf("sent, and not answered within %s", answerWithin)
+	}
+	return fmt.Sprintf("sent and answered within %s", time.Since(began).Round(time.Microsecond)), err
+}
+
+// destroy closes the connection and reads what its application sees.
+func destroy(b *bench) (string, error) {
+	if b.client == nil {
+		return "", fmt.Errorf("%w: needs a network namespace", errUntested)
+	}
+	c, err := sockdiag.Dial(b.ns)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.Destroy(b.id); err != nil {
+		return "", err
+	}
+	if err := b.client.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+		return "", err
+	}
+	if _, err := b.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+		return "", fmt.Errorf("acknowledged, but its application read %v, want ECONNABORTED", err)
+	}
+	return "closes exactly one connection, its application reads ECONNABORTED", nil
+}
