@@ -22,39 +22,42 @@ peers:
     ports: [7100]
 `
 
-// runDir is where the run's agent has its sockets.
-func (r *poolRun) runDir() string { return filepath.Join(r.dir, "run") }
+// reportSocket is where the bed's agent hears reports.
+func (b *bed) reportSocket() string { return filepath.Join(b.runDir(), "report.sock") }
+
+// runDir is where the bed's agent has its sockets.
+func (b *bed) runDir() string { return filepath.Join(b.dir, "run") }
 
 // startAgent starts "sockhealth run" for the client's namespace and cgroup. The
 // agent itself stands in a namespace of its own, as it would in that of the
 // host: its metrics listen there, and on nothing of this machine's.
-func (r *poolRun) startAgent(ctx context.Context) error {
+func (b *bed) startAgent(ctx context.Context, policy string) error {
 	var err error
-	if r.cgroup, err = r.stage.newCgroup(); err != nil {
+	if b.cgroup, err = b.stage.newCgroup(); err != nil {
 		return err
 	}
-	r.later(r.cgroup.Close)
+	b.later(b.cgroup.Close)
 	node, err := netns.New()
 	if err != nil {
 		return err
 	}
-	r.later(node.Close)
-	policy := filepath.Join(r.dir, "policy.yaml")
-	if err := os.WriteFile(policy, []byte(poolPolicy), 0o644); err != nil {
+	b.later(node.Close)
+	file := filepath.Join(b.dir, "policy.yaml")
+	if err := os.WriteFile(file, []byte(policy), 0o644); err != nil {
 		return fmt.Errorf("write policy: %w", err)
 	}
-	p, err := r.start(command{name: "agent", ns: node, args: []string{
-		"run", "--policy", policy, "--listen", "127.0.0.1:9757",
-		"--cgroup", r.cgroup.Path,
-		"--netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.lab.Client.FD()),
-		"--run-dir", r.runDir(), "--bpffs", filepath.Join(r.dir, "bpf"),
+	p, err := b.start(command{name: "agent", ns: node, args: []string{
+		"run", "--policy", file, "--listen", "127.0.0.1:9757",
+		"--cgroup", b.cgroup.Path,
+		"--netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), b.lab.Client.FD()),
+		"--run-dir", b.runDir(), "--bpffs", filepath.Join(b.dir, "bpf"),
 	}})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	return p.await(ctx, answers(ctx, filepath.Join(r.runDir(), "report.sock")))
+	return p.await(ctx, answers(ctx, b.reportSocket()))
 }
 
 // answers is closed when somebody accepts connections at a Unix socket.

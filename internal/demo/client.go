@@ -19,11 +19,23 @@ import (
 	"time"
 )
 
-// Client is the main function of a process that plays the pool incident's
-// client: it opens a pool of connections, says so, reads from standard input
-// when to send the first request (nanoseconds on CLOCK_MONOTONIC), and works
-// one request after the other until ctx ends or the demo does.
+// Client is the main function of a process that plays the client of the incident
+// that the first argument names, until ctx ends or the demo does.
 func Client(ctx context.Context, args []string) error {
+	switch role, args := roleOf(args); role {
+	case poolName:
+		return pooler(ctx, args)
+	case callName:
+		return callerMain(ctx, args)
+	default:
+		return fmt.Errorf("play client: no incident %q", role)
+	}
+}
+
+// pooler opens a pool of connections, says so, reads from standard input when to
+// send the first request (nanoseconds on CLOCK_MONOTONIC), and works one request
+// after the other.
+func pooler(ctx context.Context, args []string) error {
 	c, err := newClient(args)
 	if err != nil {
 		return err

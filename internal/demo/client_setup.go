@@ -31,7 +31,7 @@ type clientConfig struct {
 // args is the command line that newClient reads.
 func (c clientConfig) args() []string {
 	return []string{
-		ClientCommand,
+		ClientCommand, poolName,
 		"--names", c.names,
 		"--patience", c.patience.String(),
 		"--report", c.socket,
@@ -52,7 +52,7 @@ func newClient(args []string) (*client, error) {
 
 func parseClient(args []string) (clientConfig, error) {
 	var c clientConfig
-	flags := flag.NewFlagSet(ClientCommand, flag.ContinueOnError)
+	flags := flag.NewFlagSet(ClientCommand+" "+poolName, flag.ContinueOnError)
 	flags.StringVar(&c.names, "names", "", "file that says where the peer is")
 	flags.DurationVar(&c.patience, "patience", poolPatience, "wait for an answer")
 	flags.StringVar(&c.socket, "report", "", "the agent's socket for reports")

@@ -194,10 +194,10 @@ func TestClientArgumentsComeBack(t *testing.T) {
 		bound: bound{idle: 5 * time.Second, interval: 2 * time.Second, count: 5, userTimeout: 15 * time.Second},
 	}
 	args := cfg.args()
-	if args[0] != ClientCommand {
-		t.Errorf("command %q", args[0])
+	if !slices.Equal(args[:2], []string{ClientCommand, poolName}) {
+		t.Errorf("command %q", args[:2])
 	}
-	got, err := parseClient(args[1:])
+	got, err := parseClient(args[2:])
 	if err != nil {
 		t.Fatal(err)
 	}

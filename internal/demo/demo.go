@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"golang.org/x/sync/errgroup"
 )
 
 // The hidden commands of the binary that runs the demo, and their main
@@ -24,7 +26,7 @@ const (
 type Options struct {
 	// Exe is the binary whose commands play; "" means this process's own.
 	Exe string
-	// Out gets the head, the progress and, where a figure does not hold, what
+	// Out gets the heads, the progress and, where a figure does not hold, what
 	// the processes said. A terminal gets one line that is written over, any
 	// other a line now and then. nil discards them.
 	Out io.Writer
@@ -50,11 +52,42 @@ func Run(ctx context.Context, opts Options) (_ *Result, err error) {
 		return nil, fmt.Errorf("set up the demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	pool, err := playPool(ctx, s, opts.Out)
-	if err != nil {
-		return nil, fmt.Errorf("play the pool incident: %w", remedied(err))
+	return play(ctx, s, opts.Out)
+}
+
+// play plays the incidents at the same time. The first that cannot be played
+// ends the others.
+func play(ctx context.Context, s *stage, out io.Writer) (*Result, error) {
+	var pool, call *Incident
+	var said bytes.Buffer // of the call incident, which ends beside the pool's progress
+	tellPool(out)
+	tellCalls(out)
+	both, ctx := errgroup.WithContext(ctx)
+	// To set up a bed takes the machine's whole attention: one at a time.
+	struck := make(chan struct{})
+	both.Go(func() (err error) {
+		if pool, err = playPool(ctx, s, out, struck); err != nil {
+			return fmt.Errorf("play the pool incident: %w", remedied(err))
+		}
+		return nil
+	})
+	both.Go(func() (err error) {
+		select {
+		case <-struck:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if call, err = playCalls(ctx, s, &said); err != nil {
+			return fmt.Errorf("play the call incident: %w", remedied(err))
+		}
+		return nil
+	})
+	err := both.Wait()
+	_, tellErr := said.WriteTo(out)
+	if err = errors.Join(err, tellErr); err != nil {
+		return nil, err
 	}
-	return &Result{Incidents: []Incident{*pool}}, nil
+	return &Result{Incidents: []Incident{*pool, *call}}, nil
 }
 
 // remedied adds the remedy where this machine has no cgroup v2.

@@ -3,12 +3,16 @@
 // Package demo plays the incidents that sockhealth ends, on this machine and
 // with real sockets, and judges what happened by the incidents' own figures.
 //
-// An incident (pool.go) is a list of runs played side by side. Each run has a
+// The pool incident (pool.go) is a list of runs played side by side, each on a
 // bed of its own: the namespaces of a lab, a client, a peer and a replacement as
 // processes of their own, and where sockhealth plays, a cgroup and an agent
-// ("sockhealth run", the same binary). What is judged is what the client
-// experienced, and what the kernel says of its connections (inet_diag); the
-// agent's own word counts for nothing.
+// ("sockhealth run", the same binary). The call incident (call.go) is a list of
+// cases (call_cases.go) on one bed, each with a peer of its own, which one client
+// calls under one agent. Both are played at the same time.
+//
+// What is judged is what the clients experienced, what the kernel says of their
+// connections (inet_diag) and what passed the router. The agent's own word counts
+// only as an answer to a client; that it closed something is not believed.
 //
 // Judging and rendering are pure. The package takes no part in the agent's work
 // and is not linked by it; it knows the agent by its command line alone.

@@ -32,13 +32,19 @@ type event struct {
 }
 
 // emit writes one line.
-func emit(w io.Writer, e event) error {
-	line, err := json.Marshal(e)
-	if err == nil {
-		_, err = w.Write(append(line, '\n'))
-	}
-	if err != nil {
+func emit(w io.Writer, e any) error {
+	if err := writeLine(w, e); err != nil {
 		return fmt.Errorf("tell the demo: %w", err)
 	}
 	return nil
+}
+
+// writeLine writes v as one line of JSON, at once.
+func writeLine(w io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
 }

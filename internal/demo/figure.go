@@ -93,5 +93,10 @@ func (s slack) late(name string, measured, figure time.Duration) Figure {
 	return between(name, measured, figure, figure+time.Duration(s))
 }
 
+// punctual is how late a client's timers fired.
+func punctual(late time.Duration) Figure {
+	return between("lateness of the client's timers (run again on a quieter machine)", late, 0, maxLate)
+}
+
 // never is the time of what did not happen.
 const never = time.Duration(-1)

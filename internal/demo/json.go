@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"github.com/sockhealth/sockhealth/report"
 )
 
 // schemaVersion changes when a field changes its meaning or goes.
@@ -28,15 +30,19 @@ type (
 		Rows    []jsonRow `json:"rows"`
 	}
 	jsonRow struct {
-		Run      string        `json:"run"`
-		First    seconds64     `json:"first_request_s"`
-		Incident string        `json:"incident"`
-		Measured string        `json:"measured"`
-		Held     bool          `json:"held"`
-		Gone     seconds64     `json:"stale_gone_s"`
-		Late     seconds64     `json:"timers_late_s"`
-		Figures  []jsonFigure  `json:"figures"`
-		Requests []jsonRequest `json:"requests"`
+		Case      string        `json:"case"`
+		*jsonPool               // nil in other incidents
+		Required  string        `json:"required"`
+		Measured  string        `json:"measured"`
+		Held      bool          `json:"held"`
+		Late      seconds64     `json:"timers_late_s"`
+		Figures   []jsonFigure  `json:"figures"`
+		Requests  []jsonRequest `json:"requests"`
+		Reports   []jsonReport  `json:"reports"`
+	}
+	jsonPool struct {
+		First seconds64 `json:"first_request_s"`
+		Gone  seconds64 `json:"stale_gone_s"`
 	}
 	jsonFigure struct {
 		Name     string `json:"name"`
@@ -47,11 +53,19 @@ type (
 		Held     bool   `json:"held"`
 	}
 	jsonRequest struct {
+		Name   string    `json:"name,omitempty"`
 		Sent   seconds64 `json:"sent_s"`
 		Took   seconds64 `json:"took_s"`
 		Err    string    `json:"error,omitempty"`
 		Server string    `json:"server,omitempty"`
 		Local  string    `json:"local,omitempty"`
+	}
+	jsonReport struct {
+		Call    string          `json:"call,omitempty"`
+		Sent    seconds64       `json:"sent_s"`
+		Took    seconds64       `json:"took_s"`
+		Err     string          `json:"error,omitempty"`
+		Results []report.Result `json:"results"`
 	}
 )
 
@@ -103,8 +117,11 @@ func (i *Incident) json() jsonIncident {
 
 func (r *Row) json() jsonRow {
 	doc := jsonRow{
-		Run: r.Run, First: seconds64(r.First), Incident: r.Incident, Measured: r.Measured, Held: r.Held(),
-		Gone: seconds64(r.Gone), Late: seconds64(r.Late), Figures: []jsonFigure{}, Requests: []jsonRequest{},
+		Case: r.Case, Required: r.Required, Measured: r.Measured, Held: r.Held(), Late: seconds64(r.Late),
+		Figures: []jsonFigure{}, Requests: []jsonRequest{}, Reports: []jsonReport{},
+	}
+	if r.Pool != nil {
+		doc.jsonPool = &jsonPool{First: seconds64(r.Pool.First), Gone: seconds64(r.Pool.Gone)}
 	}
 	for _, f := range r.Figures {
 		doc.Figures = append(doc.Figures, jsonFigure{
@@ -114,7 +131,13 @@ func (r *Row) json() jsonRow {
 	}
 	for _, q := range r.Requests {
 		doc.Requests = append(doc.Requests, jsonRequest{
-			Sent: seconds64(q.Sent), Took: seconds64(q.Took), Err: q.Err, Server: q.Server, Local: q.Local,
+			Name: q.Name, Sent: seconds64(q.Sent), Took: seconds64(q.Took), Err: q.Err, Server: q.Server, Local: q.Local,
+		})
+	}
+	for _, p := range r.Reports {
+		doc.Reports = append(doc.Reports, jsonReport{
+			Call: p.Call, Sent: seconds64(p.Sent), Took: seconds64(p.Took), Err: p.Err,
+			Results: append([]report.Result{}, p.Results...),
 		})
 	}
 	return doc

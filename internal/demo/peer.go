@@ -13,18 +13,37 @@ import (
 	"os"
 )
 
-// Peer is the main function of a process that answers HTTP requests with its
-// name until ctx ends. It says on standard output when it listens.
+// Peer is the main function of a process that plays the peer of the incident
+// that the first argument names, until ctx ends.
 func Peer(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet(PeerCommand, flag.ContinueOnError)
-	listen := flags.String("listen", "", "address:port to listen on")
+	switch role, args := roleOf(args); role {
+	case poolName:
+		return pooled(ctx, args)
+	case callName:
+		return callee(ctx, args)
+	default:
+		return fmt.Errorf("play peer: no incident %q", role)
+	}
+}
+
+// roleOf parts the first argument from the others.
+func roleOf(args []string) (string, []string) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	return args[0], args[1:]
+}
+
+// pooled answers HTTP requests with its name until ctx ends. It says on standard
+// output when it listens.
+func pooled(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet(PeerCommand+" "+poolName, flag.ContinueOnError)
+	addr := flags.String("listen", "", "address:port to listen on")
 	name := flags.String("name", "", "what to answer")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	var cfg net.ListenConfig
-	cfg.SetMultipathTCP(false) // Go's default where the kernel can
-	ln, err := cfg.Listen(ctx, "tcp", *listen)
+	ln, err := listen(ctx, *addr)
 	if err != nil {
 		return fmt.Errorf("listen as %s: %w", *name, err)
 	}
@@ -32,6 +51,13 @@ func Peer(ctx context.Context, args []string) error {
 		return errors.Join(err, ln.Close())
 	}
 	return serve(ctx, ln, *name)
+}
+
+// listen listens for plain TCP.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var cfg net.ListenConfig
+	cfg.SetMultipathTCP(false) // Go's default where the kernel can
+	return cfg.Listen(ctx, "tcp", addr)
 }
 
 // serve answers each request once its body has come, and never ends a

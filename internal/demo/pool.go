@@ -8,6 +8,7 @@ import "time"
 // peer and works one request after the other. All traffic to the peer is
 // dropped and its name is pointed at a replacement.
 const (
+	poolName     = "pool"
 	poolConns    = 4
 	poolWatch    = 75 * time.Second
 	poolPatience = 30 * time.Second // the client's wait for an answer

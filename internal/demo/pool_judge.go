@@ -21,12 +21,12 @@ func (rec *poolRecord) slack() slack { return slack(Slack + rec.late) }
 // judge compares what was seen with what had to happen. Pure.
 func (v *poolVariant) judge(rec poolRecord) Row {
 	row := Row{
-		Run: v.name, First: v.first, Incident: v.incident,
-		Requests: rec.requests, Gone: rec.gone, Late: rec.late,
-		Measured: v.measured(rec),
+		Case: v.name, Required: v.incident, Measured: v.measured(rec),
+		Requests: rec.requests, Late: rec.late,
+		Pool: &PoolMoments{First: v.first, Gone: rec.gone},
 	}
 	row.Figures = append(row.Figures,
-		between("lateness of the client's timers (run again on a quieter machine)", rec.late, 0, maxLate),
+		punctual(rec.late),
 		rec.slack().late("first request", sent(rec.requests, 0), v.first))
 	switch {
 	case v.want.allFail:

@@ -59,7 +59,7 @@ func TestTheIncidentsOwnFiguresHold(t *testing.T) {
 	for _, row := range incident.Rows {
 		for _, f := range row.Figures {
 			if !f.Held() {
-				t.Errorf("%s, %s: %s", row.Run, row.First, f)
+				t.Errorf("%s, %s: %s", row.Case, row.Pool.First, f)
 			}
 		}
 	}

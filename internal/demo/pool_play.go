@@ -22,19 +22,19 @@ after the other: send, wait up to 30 s for the answer, pause 5 s. Now all traffi
 the peer is dropped, and its name is pointed at a replacement. Watching for %.0f s.
 `
 
-// playPool plays the incident and judges it.
-func playPool(ctx context.Context, s *stage, out io.Writer) (_ *Incident, err error) {
+// playPool plays the incident and judges it. It closes struck when the bed is
+// set up and the fault made.
+func playPool(ctx context.Context, s *stage, out io.Writer, struck chan<- struct{}) (_ *Incident, err error) {
 	var runs []*poolRun
 	for i, v := range poolVariants() {
 		runs = append(runs, newPoolRun(s, i, v))
 	}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
-			tellSaid(out, suspects(runs))
+			tellSaid(out, suspects(bedsOf(runs)))
 		}
-		err = errors.Join(err, closeAll(runs))
+		err = errors.Join(err, closeAll(bedsOf(runs)))
 	}()
-	fmt.Fprintf(out, poolHead, len(runs), poolConns, poolWatch.Seconds())
 	setUp, setUpCtx := errgroup.WithContext(ctx)
 	for _, r := range runs {
 		setUp.Go(func() error { return r.setUp(setUpCtx) })
@@ -47,15 +47,16 @@ func playPool(ctx context.Context, s *stage, out io.Writer) (_ *Incident, err er
 			return nil, err
 		}
 	}
+	close(struck)
 	if err := watchPool(ctx, runs, newProgress(out)); err != nil {
 		return nil, err
 	}
 	incident := newPoolIncident()
-	var failed []*poolRun
+	var failed []*bed
 	for _, r := range runs {
 		row := r.judge(r.record())
 		if !row.Held() {
-			failed = append(failed, r)
+			failed = append(failed, &r.bed)
 		}
 		incident.Rows = append(incident.Rows, row)
 	}
@@ -63,9 +64,15 @@ func playPool(ctx context.Context, s *stage, out io.Writer) (_ *Incident, err er
 	return incident, nil
 }
 
+// tellPool says what is about to be played.
+func tellPool(out io.Writer) {
+	fmt.Fprintf(out, poolHead, len(poolVariants()), poolConns, poolWatch.Seconds())
+}
+
 func newPoolIncident() *Incident {
 	return &Incident{
-		Name: "pool", Title: "The pool", Watched: poolWatch,
+		Name: poolName, Title: "The pool", Asked: "in the incident", Watched: poolWatch,
+		Times: "Times count from the drop, those of a failure from its sending.",
 		Lesson: `Every figure holds. Beside a client that knows nothing of it, sockhealth held the
 incident to one failed call, and ended it at the bound. With timeout reports that
 call failed after 2 s, and no second one met a dead connection.`,
@@ -112,41 +119,10 @@ func poolStatus(elapsed time.Duration, runs []*poolRun) string {
 		hanging, failed, answered, stale, len(runs)*poolConns)
 }
 
-// closeAll closes the runs at the same time.
-func closeAll(runs []*poolRun) error {
-	errs := make([]error, len(runs))
-	var all errgroup.Group
-	for i, r := range runs {
-		all.Go(func() error {
-			errs[i] = r.close()
-			return nil
-		})
-	}
-	_ = all.Wait()
-	return errors.Join(errs...)
-}
-
-// suspects are the runs of which a process has ended, or else all.
-func suspects(runs []*poolRun) []*poolRun {
-	var dead []*poolRun
+func bedsOf(runs []*poolRun) []*bed {
+	var beds []*bed
 	for _, r := range runs {
-		if r.died() != nil {
-			dead = append(dead, r)
-		}
+		beds = append(beds, &r.bed)
 	}
-	if dead == nil {
-		return runs
-	}
-	return dead
-}
-
-// tellSaid prints the last messages of the runs' processes.
-func tellSaid(out io.Writer, runs []*poolRun) {
-	for _, r := range runs {
-		for _, p := range r.procs {
-			if said := p.log.String(); said != "" {
-				fmt.Fprintf(out, "\nLast messages of the %s:\n%s", p.name, said)
-			}
-		}
-	}
+	return beds
 }

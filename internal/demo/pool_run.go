@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -18,19 +17,12 @@ import (
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
-// poolRun is one variant on its own bed. The first method that fails may leave
-// things behind; close removes them in any case.
+// poolRun is one variant on its own bed.
 type poolRun struct {
 	poolVariant
-	stage *stage
-	dir   string // its files
-	undo  []func() error
+	bed
 
-	lab    *lab.Lab
-	cgroup *lab.Cgroup // nil without an agent
-	diag   *sockdiag.Conn
 	client *process
-	procs  []*process // all, the client included
 	ready  chan event // of the client
 	pool   []conn.ID  // the connections that will be stale
 	fault  time.Duration
@@ -41,38 +33,21 @@ type poolRun struct {
 
 func newPoolRun(s *stage, i int, v poolVariant) *poolRun {
 	return &poolRun{
-		poolVariant: v, stage: s, dir: filepath.Join(s.dir, fmt.Sprintf("run%d", i)),
+		poolVariant: v,
+		bed: bed{
+			stage: s, dir: filepath.Join(s.dir, fmt.Sprintf("pool%d", i)),
+			title: fmt.Sprintf("%q, first request at %s", v.name, v.first),
+		},
 		ready: make(chan event, 1),
 		rec:   poolRecord{gone: never},
 	}
 }
 
-func (r *poolRun) later(fn func() error) { r.undo = append(r.undo, fn) }
-
-// close ends the processes and removes the bed.
-func (r *poolRun) close() error {
-	var errs []error
-	for i := len(r.undo) - 1; i >= 0; i-- {
-		errs = append(errs, r.undo[i]())
-	}
-	r.undo = nil
-	return errors.Join(errs...)
-}
-
 // setUp builds the bed and returns when the client's pool is open.
 func (r *poolRun) setUp(ctx context.Context) error {
-	if err := os.Mkdir(r.dir, 0o755); err != nil {
-		return fmt.Errorf("make folder: %w", err)
-	}
-	var err error
-	if r.lab, err = lab.New(lab.Options{Servers: 2}); err != nil {
+	if err := r.build(2); err != nil {
 		return err
 	}
-	r.later(r.lab.Close)
-	if r.diag, err = sockdiag.Dial(r.lab.Client); err != nil {
-		return err
-	}
-	r.later(r.diag.Close)
 	if err := pointName(r.names(), r.lab.Servers[0].Addr4); err != nil {
 		return err
 	}
@@ -82,7 +57,7 @@ func (r *poolRun) setUp(ctx context.Context) error {
 		}
 	}
 	if r.agent {
-		if err := r.startAgent(ctx); err != nil {
+		if err := r.startAgent(ctx, poolPolicy); err != nil {
 			return err
 		}
 	}
@@ -95,23 +70,11 @@ func (r *poolRun) setUp(ctx context.Context) error {
 // names is the file in which the client looks its peer up.
 func (r *poolRun) names() string { return filepath.Join(r.dir, "hosts") }
 
-// start starts a process that close ends.
-func (r *poolRun) start(c command) (*process, error) {
-	c.name += fmt.Sprintf(" of %q, first request at %s", r.name, r.first)
-	p, err := r.stage.spawner.start(c)
-	if err != nil {
-		return nil, err
-	}
-	r.procs = append(r.procs, p)
-	r.later(func() error { p.stop(); return nil })
-	return p, nil
-}
-
 func (r *poolRun) startPeer(ctx context.Context, name string, host lab.Host) error {
 	ready := make(chan struct{})
 	p, err := r.start(command{
 		name: name, ns: host.NS,
-		args: []string{PeerCommand, "--name", name, "--listen", netip.AddrPortFrom(host.Addr4, poolPort).String()},
+		args: []string{PeerCommand, poolName, "--name", name, "--listen", netip.AddrPortFrom(host.Addr4, poolPort).String()},
 		line: func([]byte) { close(ready) }, // its only line
 	})
 	if err != nil {
@@ -128,7 +91,7 @@ func (r *poolRun) startClient(ctx context.Context) error {
 		cfg.bound = *r.bound
 	}
 	if r.reports {
-		cfg.socket = filepath.Join(r.runDir(), "report.sock")
+		cfg.socket = r.reportSocket()
 	}
 	ready := make(chan struct{})
 	var err error
@@ -268,14 +231,4 @@ func (r *poolRun) record() poolRecord {
 	rec := r.rec
 	rec.requests = append([]Request(nil), r.rec.requests...)
 	return rec
-}
-
-// died returns the error of a process that ended before its time.
-func (r *poolRun) died() error {
-	for _, p := range r.procs {
-		if p.hasEnded() {
-			return p.ended()
-		}
-	}
-	return nil
 }

@@ -126,9 +126,11 @@ func (p *process) wait(timeout time.Duration) bool {
 	}
 }
 
-// stop asks the process to end and returns when it has.
+// stop asks the process to end and returns when it has. One that is paused goes
+// on to hear of it.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
+	_ = p.goOn()
 	if !p.wait(stopTimeout) {
 		p.kill()
 	}

@@ -49,6 +49,33 @@ func TestProcessIsStoppedAndHeard(t *testing.T) {
 	}
 }
 
+// A process that is paused can neither hear SIGTERM nor end by itself.
+func TestPausedProcessIsStopped(t *testing.T) {
+	heard := make(chan struct{})
+	p, err := newTestSpawner(t).start(command{
+		name: "child", args: []string{playWait},
+		line: func([]byte) { close(heard) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-heard
+	if err := p.pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p.hasEnded() {
+		t.Error("paused means ended")
+	}
+	began := time.Now()
+	p.stop()
+	if took := time.Since(began); took >= stopTimeout {
+		t.Errorf("SIGTERM took %s", took)
+	}
+	if err := p.pause(t.Context()); err == nil {
+		t.Error("paused after its end")
+	}
+}
+
 func TestProcessThatEndsIsTold(t *testing.T) {
 	p, err := newTestSpawner(t).start(command{name: "child", args: []string{playFail}})
 	if err != nil {

@@ -16,7 +16,11 @@ import (
 // figure that did not hold. The error is w's.
 func WriteTable(w io.Writer, r *Result) error {
 	var errs []error
-	for _, i := range r.Incidents {
+	for n, i := range r.Incidents {
+		if n > 0 {
+			_, err := io.WriteString(w, "\n")
+			errs = append(errs, err)
+		}
 		errs = append(errs, i.write(w))
 	}
 	return errors.Join(errs...)
@@ -25,19 +29,36 @@ func WriteTable(w io.Writer, r *Result) error {
 func (i *Incident) write(w io.Writer) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "%s\tREQUEST AT\tIN THE INCIDENT\tHERE\n", strings.ToUpper(i.Title))
+	cells := []string{i.Title}
+	if i.hasMoments() {
+		cells = append(cells, "request at")
+	}
+	cells = append(cells, i.Asked, "here")
+	fmt.Fprintln(t, strings.ToUpper(strings.Join(cells, "\t")))
 	for _, r := range i.Rows {
-		fmt.Fprintf(t, "%s\t%.0f s\t%s\t%s\t%s\n", r.Run, r.First.Seconds(), r.Incident, r.Measured, verdictOf(r.Held()))
+		cells := append(r.head(), r.Required, r.Measured, verdictOf(r.Held()))
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return err // cannot be: b takes everything
 	}
-	fmt.Fprintf(&b, "\nTimes count from the drop, those of a failure from its sending. Timers fire late, never\n"+
+	fmt.Fprintf(&b, "\n%s Timers fire late, never\n"+
 		"early: a time may not fall short of its figure, and may exceed it by up to %.1f s and what\n"+
-		"the timers of that run were late at worst, here %.2f s.\n", Slack.Seconds(), i.late().Seconds())
+		"the timers of that run were late at worst, here %.2f s.\n", i.Times, Slack.Seconds(), i.late().Seconds())
 	b.WriteString("\n" + i.closing() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// hasMoments reports whether the rows tell when the first request was due.
+func (i *Incident) hasMoments() bool { return len(i.Rows) > 0 && i.Rows[0].Pool != nil }
+
+// head is the row's name in one cell or two.
+func (r *Row) head() []string {
+	if r.Pool == nil {
+		return []string{r.Case}
+	}
+	return []string{r.Case, fmt.Sprintf("%.0f s", r.Pool.First.Seconds())}
 }
 
 // late is the worst of all rows.
@@ -58,7 +79,7 @@ func (i *Incident) closing() string {
 	for _, r := range i.Rows {
 		for _, f := range r.Figures {
 			if !f.Held() {
-				broken = append(broken, fmt.Sprintf("  %s, request at %.0f s: %s", r.Run, r.First.Seconds(), f))
+				broken = append(broken, fmt.Sprintf("  %s: %s", strings.Join(r.head(), ", request at "), f))
 			}
 		}
 	}

@@ -16,15 +16,19 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// results are one in which all holds and one in which two figures do not.
+// results are one in which all holds and one in which some figures of both
+// incidents do not.
 func results() map[string]*Result {
 	broken := asMeasured()
 	broken[0].requests[1] = wellAt(38)
 	broken[5].gone = never
 	broken[5].stale = 3
+	calls := callsAsMeasured()
+	calls[caseSlow] = deadRecord("dead_path", "")
+	calls[caseNone].counts[0] = 2
 	return map[string]*Result{
-		"held":     {Incidents: []Incident{*judged(asMeasured())}},
-		"not_held": {Incidents: []Incident{*judged(broken)}},
+		"held":     {Incidents: []Incident{*judged(asMeasured()), *judgedCalls(callsAsMeasured())}},
+		"not_held": {Incidents: []Incident{*judged(broken), *judgedCalls(calls)}},
 	}
 }
 
