@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
@@ -86,7 +87,7 @@ type answerJSON struct {
 	Line      int          `json:"line,omitempty"`
 	Options   *optionsJSON `json:"options,omitempty"`
 	Probe     *probeJSON   `json:"probe,omitempty"`
-	Figures   *figuresJSON `json:"figures,omitempty"`
+	Figures   *api.Figures `json:"figures,omitempty"`
 	Near      []nearJSON   `json:"near,omitempty"`
 }
 
@@ -100,21 +101,6 @@ type optionsJSON struct {
 type probeJSON struct {
 	WindowMS int64 `json:"window_ms"`
 	Attempts int   `json:"attempts"`
-}
-
-// figuresJSON has the fields of policy.Figures, in milliseconds.
-type figuresJSON struct {
-	IdleBoundMS            int64 `json:"idle_bound_ms"`
-	IdleBoundLatestMS      int64 `json:"idle_bound_latest_ms"`
-	InFlightBoundMS        int64 `json:"in_flight_bound_ms"`
-	InFlightBoundLatestMS  int64 `json:"in_flight_bound_latest_ms"`
-	LostProbes             int   `json:"lost_probes"`
-	SurvivesIdleMS         int64 `json:"survives_idle_ms"`
-	SurvivesIdleFreshMS    int64 `json:"survives_idle_fresh_ms"`
-	SurvivesInFlightMS     int64 `json:"survives_in_flight_ms"`
-	SurvivesInFlightNearMS int64 `json:"survives_in_flight_near_ms"`
-	ReportBoundMS          int64 `json:"report_bound_ms"`
-	SurvivesReportMS       int64 `json:"survives_report_ms"`
 }
 
 // nearJSON is an entry that names the address and does not match all the same.
@@ -141,25 +127,14 @@ func answer(a *policy.Answer) answerJSON {
 	if a.Peer == nil {
 		return out
 	}
-	o, f := &a.Peer.Options, &a.Figures
+	o := &a.Peer.Options
 	out.Policy, out.CIDR, out.Line = a.Peer.Name, a.CIDR.Prefix.String(), a.CIDR.Line
 	out.Options = &optionsJSON{
 		IdleS: int64(o.Idle / time.Second), IntervalS: int64(o.Interval / time.Second),
 		Count: o.Count, UserTimeoutMS: o.UserTimeout.Milliseconds(),
 	}
 	out.Probe = &probeJSON{WindowMS: a.Peer.Probe.Window.Milliseconds(), Attempts: a.Peer.Probe.Attempts}
-	out.Figures = &figuresJSON{
-		IdleBoundMS:            f.IdleBound.Milliseconds(),
-		IdleBoundLatestMS:      f.IdleBoundLatest.Milliseconds(),
-		InFlightBoundMS:        f.InFlightBound.Milliseconds(),
-		InFlightBoundLatestMS:  f.InFlightBoundLatest.Milliseconds(),
-		LostProbes:             f.LostProbes,
-		SurvivesIdleMS:         f.SurvivesIdle.Milliseconds(),
-		SurvivesIdleFreshMS:    f.SurvivesIdleFresh.Milliseconds(),
-		SurvivesInFlightMS:     f.SurvivesInFlight.Milliseconds(),
-		SurvivesInFlightNearMS: f.SurvivesInFlightNear.Milliseconds(),
-		ReportBoundMS:          f.ReportBound.Milliseconds(),
-		SurvivesReportMS:       f.SurvivesReport.Milliseconds(),
-	}
+	figures := api.NewFigures(&a.Figures)
+	out.Figures = &figures
 	return out
 }
