@@ -56,29 +56,6 @@ static __always_inline bool is_ours(int level, int name)
 				    name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT);
 }
 
-/*
- * Kernels before 5.15 let this program rewrite only the option at hand: raise
- * it until the rule holds with the others as they are.
- */
-static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
-				      struct sh_options *want)
-{
-	const struct sh_options *now = &rec->effective;
-	__u32 room = sh_max(now->count, sh_min(rec->policed.count, SH_MIN_ROOM));
-	__u32 need = (now->idle_s + now->interval_s * room) * 1000;
-	struct sh_options one = *now;
-
-	if (level == SOL_TCP && name == TCP_KEEPIDLE)
-		one.idle_s = sh_min(want->idle_s, now->idle_s);
-	else if (level == SOL_TCP && name == TCP_KEEPINTVL)
-		one.interval_s = sh_min(want->interval_s, now->interval_s);
-	else if (level == SOL_TCP && name == TCP_KEEPCNT)
-		one.count = sh_min(want->count, now->count);
-	else if (level == SOL_TCP)
-		one.user_timeout_ms = sh_max(want->user_timeout_ms, need);
-	*want = one;
-}
-
 /* Puts one option of a set into another. */
 static __always_inline void copy_option(struct sh_options *to, const struct sh_options *from,
 					int level, int name)
@@ -93,6 +70,34 @@ static __always_inline void copy_option(struct sh_options *to, const struct sh_o
 		to->count = from->count;
 	else
 		to->user_timeout_ms = from->user_timeout_ms;
+}
+
+/*
+ * Kernels before 5.15 let this program rewrite only the option at hand: the user
+ * timeout is raised until the rule holds with the others as they are, the others
+ * get what they should have where it holds then, and are not loosened where not.
+ */
+static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
+				      struct sh_options *want)
+{
+	struct sh_options one = rec->effective;
+	__u64 need;
+
+	copy_option(&one, want, level, name);
+	need = sh_need(&rec->policed, &one);
+	if (level == SOL_TCP && name == TCP_USER_TIMEOUT) {
+		one.user_timeout_ms = sh_max(want->user_timeout_ms, need);
+	} else if (one.user_timeout_ms < need) {
+		one = rec->effective;
+		if (name == TCP_KEEPIDLE)
+			one.idle_s = sh_min(want->idle_s, one.idle_s);
+		else if (name == TCP_KEEPINTVL)
+			one.interval_s = sh_min(want->interval_s, one.interval_s);
+		else if (name == TCP_KEEPCNT)
+			one.count = sh_min(want->count, one.count);
+	}
+	one.keepalive = 1;
+	*want = one;
 }
 
 /* Holds the bound; returns the value to set instead of the one asked for. */

@@ -29,6 +29,14 @@ static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
 	return app && app < policed ? app : policed;
 }
 
+/* The least user timeout, in milliseconds, that forgives enough lost probes. */
+static __always_inline __u64 sh_need(const struct sh_options *policed, const struct sh_options *o)
+{
+	__u64 room = sh_max(o->count, sh_min(policed->count, SH_MIN_ROOM));
+
+	return (o->idle_s + o->interval_s * room) * 1000;
+}
+
 /*
  * SH_TIGHTEN: the smaller of both values, each alone; then the rule that keeps
  * few lost packets from killing a healthy connection is restored on the result:
@@ -39,29 +47,26 @@ static __always_inline bool sh_tighten(const struct sh_options *policed,
 				       const struct sh_options *app, struct sh_options *out)
 {
 	__u64 ut = sh_tighter(policed->user_timeout_ms, app->user_timeout_ms);
-	__u64 idle = sh_tighter(policed->idle_s, app->idle_s);
-	__u64 interval = sh_tighter(policed->interval_s, app->interval_s);
-	__u32 count = sh_tighter(policed->count, app->count);
-	__u64 room = sh_max(count, sh_min(policed->count, SH_MIN_ROOM));
-	__u64 need = (idle + interval * room) * 1000;
+	__u64 need;
 	bool raised = false;
 
+	out->idle_s = sh_tighter(policed->idle_s, app->idle_s);
+	out->interval_s = sh_tighter(policed->interval_s, app->interval_s);
+	out->count = sh_tighter(policed->count, app->count);
+	out->keepalive = 1;
+	out->pad[0] = 0;
+	out->pad[1] = 0;
+	need = sh_need(policed, out);
 	if (ut < need) {
-		idle = sh_max(idle * ut / need, 1);
-		interval = sh_max(interval * ut / need, 1);
-		need = (idle + interval * room) * 1000;
+		out->idle_s = sh_max(out->idle_s * ut / need, 1);
+		out->interval_s = sh_max(out->interval_s * ut / need, 1);
+		need = sh_need(policed, out);
 	}
 	if (ut < need) {
 		ut = need;
 		raised = true;
 	}
 	out->user_timeout_ms = ut;
-	out->idle_s = idle;
-	out->interval_s = interval;
-	out->count = count;
-	out->keepalive = 1;
-	out->pad[0] = 0;
-	out->pad[1] = 0;
 	return raised;
 }
 
