@@ -130,13 +130,13 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	rec->effective = next;
 	if (c) {
 		if (raised && !allow)
-			c->override_raised++;
+			COUNT(c->override_raised, 1);
 		if (held == value)
-			c->override_kept++;
+			COUNT(c->override_kept, 1);
 		else if (allow)
-			c->override_allowed++;
+			COUNT(c->override_allowed, 1);
 		else
-			c->override_held++;
+			COUNT(c->override_held, 1);
 	}
 	return allow ? value : held;
 }

@@ -70,11 +70,13 @@ static __always_inline void look_ages(const struct tcp_sock *tp, struct sh_look 
 {
 	__u32 data = tp->inet_conn.icsk_ack.lrcvtime;
 	__u32 ack = tp->rcv_tstamp;
+	__u32 sent = tp->lsndtime;
 	__u32 now = bpf_jiffies64();
 	__u32 data_age = now - data, ack_age = now - ack;
 
 	out->data_age_ms = ticks_to_ms(data_age);
 	out->packet_age_ms = ticks_to_ms(data_age < ack_age ? data_age : ack_age);
+	out->send_age_ms = ticks_to_ms(now - sent);
 	out->data_stamp = data;
 	out->ack_stamp = ack;
 }

@@ -10,20 +10,22 @@
 #include <bpf/bpf_endian.h>
 #include "sockhealth.h"
 
-#define AF_INET		 2
-#define AF_INET6	 10
-#define SOL_SOCKET	 1
-#define SOL_TCP		 6
-#define SO_KEEPALIVE	 9
-#define TCP_KEEPIDLE	 4
-#define TCP_KEEPINTVL	 5
-#define TCP_KEEPCNT	 6
-#define TCP_USER_TIMEOUT 18
-#define ECONNRESET	 104
-#define ECONNABORTED	 103
-#define ETIMEDOUT	 110
-#define EPIPE		 32
-#define IFF_UP		 1
+#define AF_INET		   2
+#define AF_INET6	   10
+#define SOL_SOCKET	   1
+#define SOL_TCP		   6
+#define SOL_IPV6	   41
+#define IPV6_FLOWLABEL_MGR 32
+#define SO_KEEPALIVE	   9
+#define TCP_KEEPIDLE	   4
+#define TCP_KEEPINTVL	   5
+#define TCP_KEEPCNT	   6
+#define TCP_USER_TIMEOUT   18
+#define ECONNRESET	   104
+#define ECONNABORTED	   103
+#define ETIMEDOUT	   110
+#define EPIPE		   32
+#define IFF_UP		   1
 
 /* Ticks per second, set before the program is loaded. */
 const volatile __u32 hz = 250;

@@ -197,6 +197,7 @@ struct sh_look {
 	__u32 rcv_wnd;
 	__u32 data_age_ms;
 	__u32 packet_age_ms;
+	__u32 send_age_ms;
 	__u32 data_stamp; /* jiffies of the last payload */
 	__u32 ack_stamp;  /* jiffies of the last acknowledgement */
 	__u32 srtt_us;
@@ -214,7 +215,7 @@ struct sh_look {
 	__u8 rcv_wscale;
 	__u8 retransmits;
 	__u8 probes_out;
-	__u8 pad[6];
+	__u8 pad[2];
 	struct sh_options options; /* as set on the socket now */
 	struct sh_record record;   /* valid with SH_LOOK_RECORD */
 };

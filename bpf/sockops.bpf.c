@@ -276,6 +276,12 @@ SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 	return 1;
 }
 
+/* An option through whose value the kernel writes back to the caller's memory. */
+static __always_inline bool writes_back(int level, int name)
+{
+	return level == SOL_IPV6 && name == IPV6_FLOWLABEL_MGR;
+}
+
 SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 {
 	int level = ctx->level, name = ctx->optname, len = ctx->optlen;
@@ -285,12 +291,15 @@ SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 	int value, held;
 
 	/*
-	 * Left alone: the kernel takes the caller's own memory. It must be told
-	 * so, since older kernels refuse a value longer than a program sees, and
-	 * some options write back (IPV6_FLOWLABEL_MGR).
+	 * The length is one for all programs on this call: others may have handled
+	 * the option themselves (-1) or changed its value, so that it is left as it
+	 * is wherever it can be. With 0 the kernel takes the caller's own memory,
+	 * which it must for a value longer than a program sees (older kernels refuse
+	 * it else), and where it writes back.
 	 */
-	ctx->optlen = 0;
-	if (!is_ours(level, name) || !sk || len < (int)sizeof(*optval) ||
+	if (len > (long)((void *)end - (void *)optval) || writes_back(level, name))
+		ctx->optlen = 0;
+	if (!is_ours(level, name) || !sk || len < 0 || (len && len < (int)sizeof(*optval)) ||
 	    (void *)(optval + 1) > (void *)end)
 		return 1;
 	rec = bpf_sk_storage_get(&sh_records, sk, NULL, 0);

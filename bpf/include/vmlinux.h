@@ -152,6 +152,7 @@ struct tcp_sock {
 	__u32 rcv_wnd;
 	__u32 rcv_wup;
 	__u32 rcv_tstamp;
+	__u32 lsndtime;
 	__u32 srtt_us;
 	__u32 tsoffset;
 	struct tcp_options_received rx_opt;

@@ -160,6 +160,9 @@ type Snapshot struct {
 	// acceptable segment came. Both have the resolution of a jiffy and both
 	// start at the handshake: with BytesReceived 0 no payload ever came.
 	DataAge, PacketAge time.Duration
+	// SendAge is the time since payload was last sent, retransmissions
+	// included; a keepalive is none. It starts at the handshake.
+	SendAge time.Duration
 	// DataStamp and AckStamp are the kernel's ticks of the last payload and of
 	// the last acknowledgement. Between two looks one of them changes exactly
 	// when an acceptable segment came in a later tick.

@@ -97,6 +97,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		SndWnd: l.SndWnd, RcvWnd: l.RcvWnd, RcvWScale: l.RcvWscale,
 		DataAge:   time.Duration(l.DataAgeMs) * time.Millisecond,
 		PacketAge: time.Duration(l.PacketAgeMs) * time.Millisecond,
+		SendAge:   time.Duration(l.SendAgeMs) * time.Millisecond,
 		DataStamp: l.DataStamp, AckStamp: l.AckStamp,
 		SRTT:        time.Duration(l.SrttUs) * time.Microsecond,
 		Retransmits: l.Retransmits, ProbesOut: l.ProbesOut,

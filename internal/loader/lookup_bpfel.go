@@ -33,6 +33,7 @@ type lookupShLook struct {
 	RcvWnd        uint32
 	DataAgeMs     uint32
 	PacketAgeMs   uint32
+	SendAgeMs     uint32
 	DataStamp     uint32
 	AckStamp      uint32
 	SrttUs        uint32
@@ -50,7 +51,7 @@ type lookupShLook struct {
 	RcvWscale     uint8
 	Retransmits   uint8
 	ProbesOut     uint8
-	Pad           [6]uint8
+	Pad           [2]uint8
 	Options       lookupShOptions
 	Record        lookupShRecord
 }

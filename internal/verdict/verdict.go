@@ -51,7 +51,7 @@ const (
 	ReasonRepair       = "repair"        // unknown: being checkpointed
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
 	ReasonUnconfirmed  = "unconfirmed"   // unknown: only segments of ours stayed unanswered, none of the connection's own
-	ReasonLocked       = "locked"        // unknown: its application holds the socket's lock
+	ReasonLocked       = "locked"        // unknown or alive_slow: its application holds the socket's lock
 	ReasonBusy         = "busy"          // unknown: too many judgements under way, or the agent is stopping
 	ReasonFailed       = "failed"        // unknown: the agent could not ask the kernel; its log says why
 	ReasonProbeFailed  = "probe_failed"  // unknown: the attempts of the policy could not all be made
@@ -247,23 +247,35 @@ func last(in Input) Verdict {
 
 // slow decides where the path answers and the call does not.
 func slow(in Input) Verdict {
-	v := Verdict{Word: AliveSlow}
-	if in.After.Snapshot.Orphan {
-		return v // nobody waits for the answer
+	s := &in.After.Snapshot
+	switch {
+	case s.Locked || s.Backlog:
+		// The answer to the call may be what waits behind the lock.
+		return Verdict{Word: AliveSlow, Reason: ReasonLocked}
+	case s.Orphan || !CalledSince(s, in.Sent):
+		return Verdict{Word: AliveSlow} // nobody waits for an answer
 	}
+	v := Verdict{Word: AliveSlow}
 	if in.App == AppSilent {
 		v = Verdict{Word: AliveHung, Close: in.CloseHung}
 	}
-	if in.SilentLimit > 0 && in.After.Snapshot.Taken-in.Sent >= in.SilentLimit && !v.Close {
+	if in.SilentLimit > 0 && s.Taken-in.Sent >= in.SilentLimit && !v.Close {
 		v.Reason, v.Close = ReasonSilentLimit, true
 	}
 	return v
 }
 
+// CalledSince reports whether payload was sent at or after the moment that a
+// call claims: without it, no call was made on this connection.
+func CalledSince(s *conn.Snapshot, sent time.Duration) bool {
+	return s.Taken-s.SendAge >= sent-tick
+}
+
 // AsksApp reports whether the application's answer would make a difference: the
 // path answers, the call does not.
 func AsksApp(in Input) bool {
-	return Decide(in).Word == AliveSlow && !in.After.Snapshot.Orphan
+	s := &in.After.Snapshot
+	return Decide(in).Word == AliveSlow && !s.Orphan && !s.Locked && CalledSince(s, in.Sent)
 }
 
 // ended names what took the socket away while it was being probed.

@@ -21,7 +21,7 @@ func look(taken, data, packet time.Duration) Look {
 	return Look{Found: true, Snapshot: conn.Snapshot{
 		Taken: taken, State: conn.Established, HasRecord: true, DstDevUp: true,
 		BytesReceived: 1000, BytesAcked: 500, RcvNxt: 7, CopiedSeq: 7,
-		DataAge: taken - data, PacketAge: taken - packet, AckStamp: uint32(packet / time.Millisecond), DataStamp: uint32(data / time.Millisecond),
+		DataAge: taken - data, PacketAge: taken - packet, SendAge: taken - sent, AckStamp: uint32(packet / time.Millisecond), DataStamp: uint32(data / time.Millisecond),
 	}}
 }
 
@@ -84,7 +84,7 @@ func TestAfterProbe(t *testing.T) {
 		{"only segments of ours unanswered", with(silent, func(s *conn.Snapshot) { s.ProbesOut = 0 }), asked, Verdict{Word: Unknown, Reason: ReasonUnconfirmed}},
 		{"a retransmission unanswered", with(silent, func(s *conn.Snapshot) { s.ProbesOut, s.Retransmits = 0, 1 }), asked, Verdict{Word: DeadPath, Close: true}},
 		{"the application holds the lock", with(silent, func(s *conn.Snapshot) { s.Locked = true }), asked, Verdict{Word: Unknown, Reason: ReasonLocked}},
-		{"the answer waits behind the lock", with(silent, func(s *conn.Snapshot) { s.Locked, s.Backlog = true, true }), asked, Verdict{Word: AliveSlow}},
+		{"the answer waits behind the lock", with(silent, func(s *conn.Snapshot) { s.Locked, s.Backlog = true, true }), asked, Verdict{Word: AliveSlow, Reason: ReasonLocked}},
 		{"payload alone, a stamp long ago", with(silent, func(s *conn.Snapshot) { s.DataStamp++ }), asked, Verdict{Word: AliveSlow}},
 		{"probe answered", look(end, 90*time.Second, 104*time.Second), asked, Verdict{Word: AliveSlow}},
 		{"answered within the tick of the first look", with(silent, func(s *conn.Snapshot) { s.AckStamp++ }), asked, Verdict{Word: AliveSlow}},
@@ -133,6 +133,14 @@ func TestApplication(t *testing.T) {
 			in.App, in.CloseHung = AppSilent, true
 			in.After = with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ })
 		}, Verdict{Word: Alive}},
+		{"silent, but no call was made here", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
+			in.After.Snapshot.SendAge = time.Minute
+		}, Verdict{Word: AliveSlow}},
+		{"silent, but the answer may wait behind the lock", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
+			in.After.Snapshot.Locked, in.After.Snapshot.Backlog = true, true
+		}, Verdict{Word: AliveSlow, Reason: ReasonLocked}},
 		{"within the silent limit", func(in *Input) { in.SilentLimit = 5001 * time.Millisecond }, Verdict{Word: AliveSlow}},
 		{"past the silent limit", func(in *Input) { in.SilentLimit = 5 * time.Second },
 			Verdict{Word: AliveSlow, Reason: ReasonSilentLimit, Close: true}},
