@@ -30,6 +30,9 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 		return v, a.closes(w, v, ActionFailed)
 	}
 	w.in.After = verdict.Look{Found: true, Snapshot: s}
+	// The policy may have changed since the report.
+	w.peer, w.in.Unmanaged = a.peer(&s)
+	w.rules()
 	if v = verdict.Decide(w.in); !v.Close {
 		return v, ActionNone
 	}
@@ -51,7 +54,7 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 
 // closes counts a condemned socket, once however many reports condemned it.
 func (a *Agent) closes(w *weighing, v verdict.Verdict, action Action) Action {
-	if w.j.counted {
+	if w.j.counted || w.peer == nil {
 		return action
 	}
 	w.j.counted = true

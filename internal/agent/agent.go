@@ -103,11 +103,12 @@ type Agent struct {
 	stopped    bool
 	judgements map[key]*judgement
 	sweeps     map[sweepKey]bool
-	limits     map[key]bool       // waiting for their silent limit
-	watched    map[key]bool       // observed instead of closed
-	ends       map[key]*judgement // who wants to know how a socket ends
-	owners     map[owner]int      // judgements by whose sockets they are about
-	heldUp     map[uint32]int     // calls of bounded, by namespace
+	limits     map[key]time.Duration // the newest call that waits for its silent limit
+	limited    map[owner]int         // those, by whose sockets they are
+	watched    map[key]bool          // observed instead of closed
+	ends       map[key]*judgement    // who wants to know how a socket ends
+	owners     map[owner]int         // judgements by whose sockets they are about
+	walks      map[uint32]int        // that look for sockets, by namespace
 }
 
 // owner is whose sockets they are: a user in a namespace.
@@ -127,11 +128,12 @@ func New(c Config) *Agent {
 		Config:     c,
 		judgements: make(map[key]*judgement),
 		sweeps:     make(map[sweepKey]bool),
-		limits:     make(map[key]bool),
+		limits:     make(map[key]time.Duration),
+		limited:    make(map[owner]int),
 		watched:    make(map[key]bool),
 		ends:       make(map[key]*judgement),
 		owners:     make(map[owner]int),
-		heldUp:     make(map[uint32]int),
+		walks:      make(map[uint32]int),
 		turns:      make(chan struct{}, maxCalls),
 	}
 	a.ctx, a.stop = context.WithCancel(context.Background())

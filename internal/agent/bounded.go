@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxHeldUp bounds the calls of one namespace that are held up at a time.
-	maxHeldUp = 8
+	// maxWalks bounds the walks over one namespace at a time.
+	maxWalks = 8
 	// maxCalls bounds the calls into the kernel at one time, each of which
 	// needs descriptors and a thread for a moment.
 	maxCalls = 64
@@ -25,14 +25,6 @@ func (a *Agent) bounded(ns *netns.NS, fn func(ns *netns.NS) error) error {
 	if err != nil {
 		return err
 	}
-	k := own.Inode()
-	a.mu.Lock()
-	if a.heldUp[k] >= maxHeldUp {
-		a.mu.Unlock()
-		a.handles.drop(own)
-		return errHeldUp
-	}
-	a.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		defer a.handles.drop(own)
@@ -44,25 +36,37 @@ func (a *Agent) bounded(ns *netns.NS, fn func(ns *netns.NS) error) error {
 	case err := <-done:
 		return err
 	case <-limit.C:
+		return errHeldUp
 	}
+}
+
+// place takes one of the places for walks over a namespace; false: all are held
+// by walks that do not come to their end. free gives it back.
+func (a *Agent) place(k uint32) (free func(), ok bool) {
 	a.mu.Lock()
-	a.heldUp[k]++
-	a.mu.Unlock()
-	go func() {
-		<-done
+	defer a.mu.Unlock()
+	if a.walks[k] >= maxWalks {
+		return nil, false
+	}
+	a.walks[k]++
+	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.heldUp[k]--; a.heldUp[k] == 0 {
-			delete(a.heldUp, k)
+		if a.walks[k]--; a.walks[k] == 0 {
+			delete(a.walks, k)
 		}
-	}()
-	return errHeldUp
+	}, true
 }
 
 // scan returns the sockets of a namespace that match.
 func (a *Agent) scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
+	free, ok := a.place(ns.Inode())
+	if !ok {
+		return nil, errHeldUp
+	}
 	var found []conn.Snapshot // nobody's but fn's until it has ended
 	err := a.bounded(ns, func(ns *netns.NS) error {
+		defer free()
 		return a.Sockets.Scan(ns, func(s conn.Snapshot) error {
 			if match(&s) {
 				found = append(found, s)

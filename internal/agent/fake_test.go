@@ -49,6 +49,7 @@ type fakeSocket struct {
 	snap  conn.Snapshot
 	heard time.Duration // last packet, since start of the clock
 	data  time.Duration // last payload
+	wrote time.Duration // when payload was last sent
 	// attempt is called at each attempt, counted from 1; true: it is answered.
 	attempt  func(n int) bool
 	attempts int
@@ -80,7 +81,7 @@ func (w *world) add(cookie uint64, silent time.Duration, attempt func(n int) boo
 		Local:  netip.AddrPortFrom(netip.MustParseAddr("10.91.1.2"), uint16(10000+cookie)),
 		Remote: netip.MustParseAddrPort("10.91.2.2:7100")}
 	w.sockets[cookie] = &fakeSocket{
-		heard: w.now() - silent, data: w.now() - silent - time.Minute, attempt: attempt,
+		heard: w.now() - silent, data: w.now() - silent - time.Minute, wrote: w.now(), attempt: attempt,
 		snap: conn.Snapshot{ID: id, State: conn.Established, HasRecord: true, DstDevUp: true, BytesReceived: 1,
 			Record: conn.Record{Policy: 1, Direction: conn.Outbound}, Options: conn.Options{KeepAlive: true}},
 	}
@@ -96,6 +97,7 @@ func (w *world) look(s *fakeSocket) conn.Snapshot {
 	snap.Taken = w.now()
 	snap.PacketAge = w.now() - s.heard
 	snap.DataAge = w.now() - s.data
+	snap.SendAge = w.now() - s.wrote
 	snap.AckStamp = uint32(s.heard / (4 * time.Millisecond)) // ticks of HZ=250
 	snap.DataStamp = uint32(s.data / (4 * time.Millisecond))
 	return snap

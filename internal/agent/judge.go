@@ -32,6 +32,7 @@ type call struct {
 	sent     time.Duration // when the call was written
 	reporter string
 	caller   Caller // zero for a sweep
+	one      bool   // the caller named this very socket
 }
 
 // Judge answers a report: the socket it names is judged and, where the evidence
@@ -62,11 +63,15 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 	case 0:
 		return []Result{a.none(c, &r)}, nil
 	case 1:
+		c.one = true
 		result, err := a.judge(ctx, c, found[0])
 		if err != nil {
 			return nil, fmt.Errorf("judge %s: %w", found[0].ID, err)
 		}
 		return []Result{result}, nil
+	}
+	if len(found) > MaxOwned {
+		return nil, fmt.Errorf("judge sockets of %s: %w", r.Local, ErrBusy)
 	}
 	return a.judgeAll(ctx, c, found), nil
 }
@@ -76,6 +81,9 @@ func (a *Agent) judgePeer(ctx context.Context, c *call, peer netip.AddrPort) ([]
 	found, err := a.scan(c.ns, func(s *conn.Snapshot) bool {
 		return s.Remote == peer && c.caller.sees(s) && s.State.Judgeable()
 	})
+	if err == nil && len(found) > MaxOwned {
+		err = ErrBusy
+	}
 	if err != nil {
 		return nil, fmt.Errorf("judge sockets to %s: %w", peer, err)
 	}
@@ -154,15 +162,14 @@ func (r *Report) agrees(s *conn.Snapshot) bool {
 // ask about one socket: the evidence is gathered once, and each is answered by
 // its own call's age.
 func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, error) {
-	began := a.Now()
 	peer, unmanaged := a.peer(&s)
-	in := verdict.Input{Sent: c.sent, Unmanaged: unmanaged, Before: verdict.Look{Found: true, Snapshot: s}}
-	if peer != nil {
-		in.SilentLimit = peer.CloseSilentAfter
-		in.CloseHung = peer.AppProbe != nil && peer.AppProbe.CloseHung
+	// No call is older than its connection, whatever the caller says.
+	in := verdict.Input{
+		Sent: max(c.sent, s.Record.Opened), Unmanaged: unmanaged, Before: verdict.Look{Found: true, Snapshot: s},
 	}
-	w := &weighing{call: c, began: began, peer: peer, in: in}
-	if v := verdict.Decide(in); v.Word != "" {
+	w := &weighing{call: c, began: a.Now(), peer: peer, in: in}
+	w.rules()
+	if v := verdict.Decide(w.in); v.Word != "" {
 		return a.conclude(w, v), nil
 	}
 	j, err := a.join(c.ns, s, peer, c.reporter == reporterCall)
@@ -170,19 +177,24 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 		return Result{}, err
 	}
 	w.j = j
-	select {
-	case <-j.done:
-		return a.weigh(a.ctx, w)
-	case <-ctx.Done():
-	}
-	// Whoever asked has left; the verdict is due all the same.
+	// Whoever asked may leave; the verdict is due all the same.
+	var result Result
+	done := make(chan error, 1)
 	if !a.start(func() {
 		<-j.done
-		a.weigh(a.ctx, w)
+		var err error
+		result, err = a.weigh(a.ctx, w)
+		done <- err
 	}) {
 		a.leave(j)
+		return Result{}, ErrStopped
 	}
-	return Result{}, ctx.Err()
+	select {
+	case err := <-done:
+		return result, err
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	}
 }
 
 // weighing is one call's share in a judgement.
@@ -192,6 +204,17 @@ type weighing struct {
 	peer  *policy.Peer // nil: none
 	in    verdict.Input
 	j     *judgement // nil: the first look sufficed
+}
+
+// rules takes over what the policy says about a call that stays unanswered. Who
+// swept made no call.
+func (w *weighing) rules() {
+	w.in.SilentLimit, w.in.CloseHung = 0, false
+	if w.peer == nil || w.call.reporter == reporterSweep {
+		return
+	}
+	w.in.SilentLimit = w.peer.CloseSilentAfter
+	w.in.CloseHung = w.peer.AppProbe != nil && w.peer.AppProbe.CloseHung
 }
 
 // weigh decides on the evidence that a judgement has gathered, and leaves it.

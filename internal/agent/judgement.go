@@ -14,14 +14,14 @@ import (
 )
 
 // judgement gathers the evidence about one socket, once, for everybody who
-// asks meanwhile. before, peer, ns and sweeps never change; after and probe are
+// asks meanwhile. before, peer and ns never change; after and probe are
 // settled when done closes.
 type judgement struct {
 	refs   int // who still needs ns, held by Agent.mu
 	ns     *netns.NS
 	before conn.Snapshot
 	peer   *policy.Peer
-	sweeps bool // whether silence spreads the question to the siblings
+	sweeps bool // whether silence spreads the question to the siblings; held by Agent.mu
 
 	done  chan struct{}
 	after verdict.Look
@@ -43,6 +43,7 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bo
 	defer a.mu.Unlock()
 	if j := a.judgements[k]; j != nil {
 		j.refs++
+		j.sweeps = j.sweeps || sweeps
 		return j, nil
 	}
 	if a.stopped {

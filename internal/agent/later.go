@@ -6,15 +6,26 @@ import (
 	"errors"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
+const (
+	// maxLimited bounds the sockets of one user in one namespace that wait for
+	// a silent limit.
+	maxLimited = 1000
+	// waitSlice is the longest time between two looks at a socket that waits.
+	waitSlice = time.Minute
+)
+
 // later asks about a call once more when its silent limit has passed
-// (close_silent_after): whoever reported a timeout need not report again.
-// One such question waits per socket, that of the oldest call.
+// (close_silent_after): whoever reported a timeout of one socket need not report
+// again. One wait runs per socket; a younger call reported meanwhile is asked
+// about after the older one.
 func (a *Agent) later(w *weighing) {
-	if w.peer == nil || w.peer.CloseSilentAfter == 0 || w.call.reporter != reporterCall {
+	if w.in.SilentLimit == 0 || w.call.reporter != reporterCall || !w.call.one || w.j == nil {
 		return
 	}
 	switch verdict.Decide(w.in).Word {
@@ -23,11 +34,14 @@ func (a *Agent) later(w *weighing) {
 		return // answered, or beyond asking
 	}
 	s := &w.in.Before.Snapshot
-	k := key{s.Netns, s.Cookie}
-	wait := w.call.sent + w.peer.CloseSilentAfter - a.Now()
+	k, who := key{s.Netns, s.Cookie}, owner{s.Netns, s.UID}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stopped || a.limits[k] || len(a.limits) >= MaxJudgements {
+	if newest, waits := a.limits[k]; waits {
+		a.limits[k] = max(newest, w.in.Sent)
+		return
+	}
+	if a.stopped || a.limited[who] >= maxLimited {
 		return
 	}
 	ns, err := a.handles.hold(w.j.ns)
@@ -35,25 +49,65 @@ func (a *Agent) later(w *weighing) {
 		a.Log.Warn("wait for the silent limit", "socket", s.ID.String(), "err", err)
 		return
 	}
-	a.limits[k] = true
+	a.limits[k] = w.in.Sent
+	a.limited[who]++
+	id, limit, caller, sent := s.ID, w.in.SilentLimit, w.call.caller, w.in.Sent
 	a.work.Go(func() {
 		defer a.handles.drop(ns)
-		a.pause(wait)
-		a.mu.Lock()
-		delete(a.limits, k)
-		a.mu.Unlock()
-		if a.ctx.Err() != nil {
-			return
-		}
-		fresh, err := a.lookOnce(ns, s.ID)
-		if err == nil {
-			c := &call{ns: ns, sent: w.call.sent, reporter: reporterLimit, caller: w.call.caller}
-			_, err = a.judge(a.ctx, c, fresh)
-		}
-		if err != nil && !errors.Is(err, sockets.ErrGone) && a.ctx.Err() == nil {
-			a.Log.Warn("judge at the silent limit", "socket", s.ID.String(), "err", err)
+		defer a.unlimit(k, who)
+		for ok := true; ok; sent, ok = a.younger(k, sent) {
+			if !a.atLimit(ns, id, &call{ns: ns, sent: sent, reporter: reporterLimit, caller: caller}, sent+limit) {
+				return
+			}
 		}
 	})
+}
+
+// younger returns the newest call that was reported after the one at sent.
+func (a *Agent) younger(k key, sent time.Duration) (time.Duration, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	newest := a.limits[k]
+	return newest, newest > sent
+}
+
+func (a *Agent) unlimit(k key, who owner) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.limits, k)
+	if a.limited[who]--; a.limited[who] == 0 {
+		delete(a.limited, who)
+	}
+}
+
+// atLimit judges the call at a moment. It returns false where the socket ends
+// before, or with that: there is nothing more to wait for.
+func (a *Agent) atLimit(ns *netns.NS, id conn.ID, c *call, at time.Duration) bool {
+	for {
+		wait := at - a.Now()
+		a.pause(max(0, min(wait, waitSlice)))
+		if a.ctx.Err() != nil {
+			return false
+		}
+		s, err := a.lookOnce(ns, id)
+		switch {
+		case errors.Is(err, sockets.ErrGone):
+			return false
+		case err != nil:
+			a.Log.Warn("judge at the silent limit", "socket", id.String(), "err", err)
+			return false
+		case wait > waitSlice:
+			continue
+		}
+		r, err := a.judge(a.ctx, c, s)
+		if err != nil {
+			if a.ctx.Err() == nil {
+				a.Log.Warn("judge at the silent limit", "socket", id.String(), "err", err)
+			}
+			return false
+		}
+		return r.Action != ActionClosed
+	}
 }
 
 // pause waits, or returns early when the agent stops.

@@ -13,18 +13,20 @@ import (
 // record counts a verdict, enters it into the journal and writes its line.
 func (a *Agent) record(c *call, r *Result) {
 	a.stats.judged(r)
-	kept := *r
-	a.journal.add(Entry{
-		Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID,
-		Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
-	})
 	e := &r.Evidence
 	level := slog.LevelInfo
 	switch {
 	case r.Action == ActionFailed || r.Verdict == verdict.LocalFault:
 		level = slog.LevelError
-	case r.Verdict == verdict.Unmanaged || r.Reason == verdict.ReasonNotFound:
+	case r.Verdict == verdict.Unmanaged || r.Reason == verdict.ReasonNotFound || r.Reason == verdict.ReasonBusy:
 		level = slog.LevelDebug // anybody can ask for any number of these
+	}
+	if level > slog.LevelDebug {
+		kept := *r
+		a.journal.add(Entry{
+			Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID,
+			Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
+		})
 	}
 	state := ""
 	if e.State != 0 {

@@ -22,6 +22,7 @@ type probing struct {
 	sent     int           // segments of ours that this host accepted
 	provoked bool          // the kernel's keepalive has to be calmed again
 	kinds    []probeKind   // of the attempts made
+	swept    bool          // the siblings are being asked
 	probe    verdict.Probe
 }
 
@@ -44,8 +45,8 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 		if found, settled := p.wait(ctx, spacing); settled {
 			return p.result(found)
 		}
-		if n == min(1, want.Attempts-1) && p.j.sweeps {
-			p.agent.sweep(p.j)
+		if n >= min(1, want.Attempts-1) && !p.swept {
+			p.swept = p.agent.sweep(p.j)
 		}
 	}
 	return p.result(true)

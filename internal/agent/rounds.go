@@ -97,7 +97,10 @@ func (r *rounds) add(ns *netns.NS, cookie uint64, calm bool) (*round, error) {
 	}
 	r.waiting[k] = mine
 	if calm {
-		mine.calm = append(mine.calm, cookie)
+		// While a walk is held up the same socket may ask again and again.
+		if !runs || time.Since(since) < walkLimit || !slices.Contains(mine.calm, cookie) {
+			mine.calm = append(mine.calm, cookie)
+		}
 	} else {
 		mine.provoke = append(mine.provoke, cookie)
 	}

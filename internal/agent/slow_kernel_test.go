@@ -28,29 +28,34 @@ peers:
     app_probe: {send: {port: 7199, data: "PING"}, timeout: 1s, on_hung: close}
 `
 
-// call sends a request that stays unanswered.
-func (b *bed) call(t *testing.T) (client, server *net.TCPConn) {
+// call sends a request that stays unanswered, and returns what to report of it.
+func (b *bed) call(t *testing.T) (client, server *net.TCPConn, r agent.Report) {
 	t.Helper()
 	client, server = labtest.Pair(t, b.Lab, 0)
 	exchange(t, client, server)
+	labtest.Eventually(t, late, func() bool { return !fresh(labtest.TCPInfo(t, client)) }, "the payload to be older than the call")
+	r = report(b.Client, client, 0)
 	client.Write([]byte("request"))
 	io.ReadFull(server, make([]byte, 7))
-	return client, server
+	return client, server, r
 }
+
+// fresh reports whether payload came within the last ticks.
+func fresh(info *unix.TCPInfo) bool { return info.Last_data_recv < 30 }
 
 // TestHung: a process that stands still while its kernel answers is closed only
 // where an application probe connects and gets not one byte.
 func TestHung(t *testing.T) {
 	b := newBed(t, withApp)
-	client, server := b.call(t)
+	client, server, call := b.call(t)
 	// Nobody listens: that proves nothing.
-	wantVerdict(t, b.judge(t, report(b.Client, client, 0)), verdict.AliveSlow, "", agent.ActionNone)
+	wantVerdict(t, b.judge(t, call), verdict.AliveSlow, "", agent.ActionNone)
 	wantWorks(t, server, client)
 }
 
 func TestHungSilent(t *testing.T) {
 	b := newBed(t, withApp)
-	client, _ := b.call(t)
+	client, _, call := b.call(t)
 	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7199))
 	go func() {
 		if c, err := ln.Accept(); err == nil {
@@ -58,7 +63,7 @@ func TestHungSilent(t *testing.T) {
 			c.Close()
 		}
 	}()
-	r := b.judge(t, report(b.Client, client, 0))
+	r := b.judge(t, call)
 	wantVerdict(t, r, verdict.AliveHung, "", agent.ActionClosed)
 	if r.Evidence.App != verdict.AppSilent || !r.Evidence.ProbeAnswered {
 		t.Errorf("evidence %+v", r.Evidence)
@@ -68,7 +73,7 @@ func TestHungSilent(t *testing.T) {
 
 func TestHungAnswers(t *testing.T) {
 	b := newBed(t, withApp)
-	client, server := b.call(t)
+	client, server, call := b.call(t)
 	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7199))
 	go func() {
 		if c, err := ln.Accept(); err == nil {
@@ -76,7 +81,7 @@ func TestHungAnswers(t *testing.T) {
 			c.Close()
 		}
 	}()
-	r := b.judge(t, report(b.Client, client, 0))
+	r := b.judge(t, call)
 	wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
 	if r.Evidence.App != verdict.AppAnswered {
 		t.Errorf("evidence %+v", r.Evidence)
@@ -88,11 +93,11 @@ func TestHungAnswers(t *testing.T) {
 // works and stays.
 func TestAcceptQueueFull(t *testing.T) {
 	b := newBed(t, withApp)
-	client, server := b.call(t)
+	client, server, call := b.call(t)
 	full := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7199))
 	labtest.Control(t, full, func(fd int) error { return unix.Listen(fd, 0) })
 	labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(full.Addr())) // never accepted
-	r := b.judge(t, report(b.Client, client, 0))
+	r := b.judge(t, call)
 	wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
 	if r.Evidence.App != verdict.AppNoConnection {
 		t.Errorf("evidence %+v", r.Evidence)
@@ -100,7 +105,20 @@ func TestAcceptQueueFull(t *testing.T) {
 	wantWorks(t, server, client)
 }
 
-// TestObserve: what would have been closed is told, left alone, and counted
+// TestHungIdle: no call was made on this connection, so that nobody's silence
+// costs it.
+func TestHungIdle(t *testing.T) {
+	b := newBed(t, withApp)
+	idle, idlePeer := labtest.Pair(t, b.Lab, 0)
+	exchange(t, idle, idlePeer)
+	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7199))
+	defer ln.Close()
+	b.silent(t, b.Client, idle, 1200*time.Millisecond)
+	wantVerdict(t, b.judge(t, report(b.Client, idle, time.Second)), verdict.AliveSlow, "", agent.ActionNone)
+	wantWorks(t, idle, idlePeer)
+}
+
+// TestObserved: what would have been closed is told, left alone, and counted
 // when it turns out to live.
 func TestObserved(t *testing.T) {
 	b := newBed(t, patient[:len(patient)-1]+"\n    action: observe\n")

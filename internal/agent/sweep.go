@@ -28,18 +28,22 @@ func siblingsOf(s *conn.Snapshot) sweepKey {
 }
 
 // sweep asks about every other managed socket of the namespace to the same
-// peer, each with a full window of its own and judged alone. It returns at once.
-func (a *Agent) sweep(j *judgement) {
+// peer, each with a full window of its own and judged alone, if somebody whose
+// call it is wants to know. It returns at once, whether that is so.
+func (a *Agent) sweep(j *judgement) bool {
 	k := siblingsOf(&j.before)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stopped || a.sweeps[k] {
-		return
+	if !j.sweeps || a.stopped {
+		return false
+	}
+	if a.sweeps[k] {
+		return true
 	}
 	ns, err := a.handles.hold(j.ns)
 	if err != nil {
 		a.Log.Warn("sweep siblings", "peer", k.peer.String(), "err", err)
-		return
+		return true
 	}
 	a.sweeps[k] = true
 	a.work.Go(func() {
@@ -51,6 +55,7 @@ func (a *Agent) sweep(j *judgement) {
 		delete(a.sweeps, k)
 		a.mu.Unlock()
 	})
+	return true
 }
 
 // siblings starts a judgement for each and waits until all have ended, so that

@@ -42,7 +42,7 @@ type Report struct {
 // Action is what was done about a verdict.
 type Action string
 
-// The actions that can be taken so far.
+// The actions.
 const (
 	ActionNone     Action = "none"
 	ActionClosed   Action = "closed"

@@ -277,3 +277,49 @@ func TestSwapIsWhole(t *testing.T) {
 	}
 	wantNoFaults(t, b.Programs)
 }
+
+// TestForeignSetsockopt: another program that handles an option itself is not
+// undone by ours, which runs after it.
+func TestForeignSetsockopt(t *testing.T) {
+	b := loadertest.New(t, loadertest.Fast)
+	const option = 77 // none that the kernel knows
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockopt, AttachType: ebpf.AttachCGroupSetsockopt, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMem(asm.R2, asm.R1, 28, asm.Word), // bpf_sockopt.optname
+			asm.JNE.Imm(asm.R2, option, "out"),
+			asm.Mov.Imm(asm.R2, -1),
+			asm.StoreMem(asm.R1, 32, asm.R2, asm.Word), // bpf_sockopt.optlen: handled
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("out"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	child := filepath.Join(b.Cgroup.Path, "child")
+	if err := os.Mkdir(child, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: child, Attach: ebpf.AttachCGroupSetsockopt, Program: prog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.WriteFile(filepath.Join(child, "cgroup.procs"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(child)
+	defer b.Cgroup.Enter() // out of the child
+	client, _ := labtest.Pair(t, b.Lab, 0)
+	labtest.Control(t, client, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, option, 1); err != nil {
+			t.Errorf("an option that the other program handled: %v", err)
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, option+1, 1); err != unix.ENOPROTOOPT {
+			t.Errorf("an option that nobody handled: %v, want ENOPROTOOPT", err)
+		}
+		return nil
+	})
+}
