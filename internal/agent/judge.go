@@ -260,7 +260,6 @@ func (a *Agent) peer(s *conn.Snapshot) (*policy.Peer, string) {
 		if peer := force.Peer(s.Record.Policy); peer != nil {
 			return peer, ""
 		}
-		return nil, verdict.ReasonNoPolicy
 	}
 	if force != nil {
 		for _, d := range []conn.Direction{conn.Outbound, conn.Inbound} {

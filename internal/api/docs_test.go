@@ -200,7 +200,7 @@ func TestDocsLimits(t *testing.T) {
 	}
 	text := strings.Join(strings.Fields(string(b)), " ") // lines may break anywhere
 	want := []string{
-		fmt.Sprintf("with `peer` alone %d,", costPeer),
+		fmt.Sprintf("without both `local` and `peer` %d,", costPeer),
 		fmt.Sprintf("gets %d tokens a second and may save up to %d", reportsPerSecond, reportsAtOnce),
 		fmt.Sprintf("remembers the %d callers", maxBuckets),
 		fmt.Sprintf("`wait`, milliseconds from 0 to %d,", maxWait.Milliseconds()),

@@ -86,7 +86,7 @@ func TestFloodOfReports(t *testing.T) {
 	}
 	resp, body := exchange(t, socket, post("/v1/reports", exampleReport))
 	want := errorBody("too many reports: 50 a second and 200 at once are heard of one user in one network namespace, " +
-		`and one with "peer" alone counts as 10; try again in a second`)
+		`and one without both "local" and "peer" counts as 10; try again in a second`)
 	if resp.StatusCode != 429 || body != want || resp.Header.Get("Retry-After") != "1" {
 		t.Errorf("status %d, retry %q, body %s, want %s", resp.StatusCode, resp.Header.Get("Retry-After"), body, want)
 	}

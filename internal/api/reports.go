@@ -195,14 +195,14 @@ func (h *reports) fetch(w http.ResponseWriter, r *http.Request, j *judgement) {
 // where that is empty.
 func (h *reports) afford(w http.ResponseWriter, c agent.Caller, b *body) bool {
 	cost := float64(costSocket)
-	if !b.local.IsValid() && b.cookie == 0 {
+	if !b.local.IsValid() || !b.peer.IsValid() {
 		cost = costPeer
 	}
 	if h.buckets == nil || h.buckets.take(identityOf(c), cost) {
 		return true
 	}
 	tooMany(w, "too many reports: %d a second and %d at once are heard of one user in one network namespace, "+
-		`and one with "peer" alone counts as %d; try again in a second`, reportsPerSecond, reportsAtOnce, costPeer)
+		`and one without both "local" and "peer" counts as %d; try again in a second`, reportsPerSecond, reportsAtOnce, costPeer)
 	return false
 }
 

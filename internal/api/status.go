@@ -137,7 +137,7 @@ func NewSocket(s *conn.Snapshot, policy string) Socket {
 		Direction:     s.Record.Direction.String(),
 		State:         stateText(s.State),
 		BytesReceived: s.PayloadReceived(),
-		BytesAcked:    s.BytesAcked,
+		BytesAcked:    s.PayloadAcked(),
 		Unread:        s.Unread(),
 		InFlight:      s.InFlight(),
 		LastDataMS:    s.DataAge.Milliseconds(),

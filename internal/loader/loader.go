@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -27,6 +28,8 @@ type Programs struct {
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
+	walks   sync.RWMutex      // read by walks while they run, written by Close
+	closed  bool              // held by walks
 	swap    sync.Mutex        // serialises SetPolicy
 	ids     map[string]uint32 // policy name to id, held by swap
 	nextID  uint32
@@ -197,10 +200,22 @@ func (p *Programs) detach() {
 	p.links = nil
 }
 
+// closeLimit is how long Close waits for walks that are under way.
+const closeLimit = time.Second
+
 // Close takes the programs off their cgroup and frees programs and maps.
-// Options that were set on sockets stay as they are.
+// Options that were set on sockets stay as they are. A walk that is held up by a
+// locked socket still uses the objects: they are left to the end of the process
+// then, and the error says so.
 func (p *Programs) Close() error {
 	p.detach()
+	for began := time.Now(); !p.walks.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > closeLimit {
+			return errors.New("close programs: a walk over the sockets is held up, they stay loaded until the process ends")
+		}
+	}
+	defer p.walks.Unlock()
+	p.closed = true
 	err := errors.Join(p.sockops.Close(), p.lookup.Close())
 	if p.iter != nil {
 		err = errors.Join(err, p.iter.Close())
@@ -209,4 +224,14 @@ func (p *Programs) Close() error {
 		err = errors.Join(err, p.provoke.Close())
 	}
 	return err
+}
+
+// use keeps the objects from being freed until done; not ok: they are.
+func (p *Programs) use() (done func(), ok bool) {
+	p.walks.RLock()
+	if p.closed {
+		p.walks.RUnlock()
+		return nil, false
+	}
+	return p.walks.RUnlock, true
 }

@@ -27,6 +27,11 @@ func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
 	if p.iter == nil {
 		return p.iterErr
 	}
+	done, ok := p.use()
+	if !ok {
+		return fmt.Errorf("walk sockets: %w", ErrClosed)
+	}
+	defer done()
 	return walk(p.iter.ShScan, lookSize, func(b []byte) error {
 		s, err := decodeLook(b)
 		if err != nil {
@@ -63,6 +68,11 @@ func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64
 	if len(cookies) == 0 {
 		return nil, nil
 	}
+	free, ok := p.use()
+	if !ok {
+		return nil, fmt.Errorf("provoke keepalives: %w", ErrClosed)
+	}
+	defer free()
 	// The map of targets is shared by all passes that run: cookies are unique
 	// on the host, so that each pass finds its own sockets.
 	for _, c := range cookies {
