@@ -228,6 +228,10 @@ func (w *world) destroyed() int {
 	return w.destroys
 }
 
-func (w *world) InForce() *loader.InForce                      { return loader.NewInForce(w.pol, map[uint32]int{1: 0}) }
+func (w *world) InForce() *loader.InForce {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return loader.NewInForce(w.pol, map[uint32]int{1: 0})
+}
 func (w *world) Counters() (map[string]loader.Counters, error) { return nil, nil }
 func (w *world) Faults() ([]uint64, error)                     { return nil, nil }

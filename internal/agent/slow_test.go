@@ -114,6 +114,30 @@ func TestObserve(t *testing.T) {
 	})
 }
 
+// TestPolicyChangesMeanwhile: what counts is the policy in force at the close.
+func TestPolicyChangesMeanwhile(t *testing.T) {
+	for text, want := range map[string]Result{
+		"version: 1\npeers: [{name: server, cidrs: [10.91.2.0/24], action: observe}]\n": {Verdict: verdict.DeadPath, Action: ActionObserved},
+	} {
+		bubble(t, string(want.Action), func(t *testing.T, w *world, a *Agent) {
+			next, err := policy.Parse("next.yaml", []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				time.Sleep(time.Second)
+				w.mu.Lock()
+				w.pol = next
+				w.mu.Unlock()
+			}()
+			r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 2*time.Second))
+			if r.Verdict != want.Verdict || r.Action != want.Action || w.destroyed() != 0 {
+				t.Errorf("result %+v, %d destroyed; want %s, %s", r, w.destroyed(), want.Verdict, want.Action)
+			}
+		})
+	}
+}
+
 // TestSilentLimit: one report suffices, and the answer in time saves the socket.
 func TestSilentLimit(t *testing.T) {
 	bubble(t, "passes", func(t *testing.T, w *world, a *Agent) {
