@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 
 	"github.com/sockhealth/sockhealth/internal/prober"
@@ -12,13 +11,13 @@ import (
 )
 
 // askApp puts the application's answer, and a fresh look, into the input. It
-// returns an error where ctx ended first.
-func (a *Agent) askApp(ctx context.Context, w *weighing) error {
+// returns an error where the agent stopped first.
+func (a *Agent) askApp(w *weighing) error {
 	p := w.peer.AppProbeOf(w.j.before.Record.Direction)
 	if p == nil {
 		return nil
 	}
-	switch a.Apps.Ask(ctx, w.j.ns, w.j.before.Remote, p) {
+	switch a.Apps.Ask(a.ctx, w.j.ns, w.j.before.Remote, p) {
 	case prober.AppAnswered:
 		w.in.App = verdict.AppAnswered
 	case prober.AppSilent:
@@ -26,7 +25,7 @@ func (a *Agent) askApp(ctx context.Context, w *weighing) error {
 	default:
 		w.in.App = verdict.AppNoConnection
 	}
-	if err := ctx.Err(); err != nil {
+	if err := a.ctx.Err(); err != nil {
 		return err
 	}
 	// That took its time; the answer to the call may have come meanwhile.

@@ -183,7 +183,7 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	if !a.start(func() {
 		<-j.done
 		var err error
-		result, err = a.weigh(a.ctx, w)
+		result, err = a.weigh(w)
 		done <- err
 	}) {
 		a.leave(j)
@@ -219,13 +219,13 @@ func (w *weighing) rules() {
 
 // weigh decides on the evidence that a judgement has gathered, and leaves it.
 // Where the path answers and the call does not, the application is asked, too.
-func (a *Agent) weigh(ctx context.Context, w *weighing) (Result, error) {
+func (a *Agent) weigh(w *weighing) (Result, error) {
 	defer a.leave(w.j)
 	if a.ctx.Err() != nil {
 		return Result{}, ErrStopped // the evidence was not gathered to the end
 	}
 	w.in.Before.Snapshot, w.in.After, w.in.Probe = w.j.before, w.j.after, w.j.probe
-	if verdict.AsksApp(w.in) && a.askApp(ctx, w) != nil {
+	if verdict.AsksApp(w.in) && a.askApp(w) != nil {
 		return Result{}, ErrStopped
 	}
 	return a.conclude(w, verdict.Decide(w.in)), nil

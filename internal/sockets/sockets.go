@@ -92,7 +92,9 @@ func (s *Sockets) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]con
 	}
 	defer c.Close()
 	var ids []conn.ID
-	err = c.List(sockdiag.Filter{States: connections, LocalPort: local.Port()}, func(have sockdiag.Socket) error {
+	// What carries, or may still carry, a connection.
+	states := sockdiag.States(conn.Established, conn.FinWait1, conn.FinWait2, conn.CloseWait, conn.LastAck, conn.Closing)
+	err = c.List(sockdiag.Filter{States: states, LocalPort: local.Port()}, func(have sockdiag.Socket) error {
 		if (!local.IsValid() || have.Local == local) && (cookie == 0 || have.Cookie == cookie) {
 			ids = append(ids, have.ID)
 		}
@@ -114,11 +116,6 @@ func (s *Sockets) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]con
 	}
 	return out, nil
 }
-
-// connections are the states of sockets that carry, or may still carry, a
-// connection.
-const connections = 1<<conn.Established | 1<<conn.FinWait1 | 1<<conn.FinWait2 |
-	1<<conn.CloseWait | 1<<conn.LastAck | 1<<conn.Closing
 
 // lookOnce runs the look-up program on the device of id.
 func (s *Sockets) lookOnce(ns *netns.NS, id conn.ID) (snap conn.Snapshot, err error) {
