@@ -96,6 +96,8 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+struct socket;
+
 struct sock {
 	struct sock_common __sk_common;
 	socket_lock_t sk_lock;
@@ -108,6 +110,7 @@ struct sock {
 	kuid_t sk_uid;
 	__u32 sk_txhash;
 	struct dst_entry *sk_dst_cache;
+	struct socket *sk_socket;
 };
 
 struct ipv6_pinfo {

@@ -9,11 +9,10 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
@@ -44,8 +43,8 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		Faults:     make(map[string]uint64),
 		Judgements: stats.Judgements,
 	}
-	for _, f := range a.programs.Features() {
-		out.Features[f.Name] = f.Err == nil
+	for _, f := range kernel.Features() {
+		out.Features[f.String()] = a.programs.Lacks(f) == nil
 	}
 	for i, n := range faults {
 		if f := loader.Fault(i); f == loader.FaultEventLost {
@@ -69,9 +68,12 @@ func (a *admin) problems(s *api.Status) []string {
 	if len(s.Programs) < loader.Attachments {
 		out = append(out, errDetached.Error())
 	}
-	for _, f := range a.programs.Features() {
-		if f.Err != nil {
-			out = append(out, f.Err.Error())
+	// What the kernel is too old for is no fault of anybody's.
+	if running, _, err := kernel.Running(); err == nil {
+		for _, f := range kernel.Features() {
+			if err := a.programs.Lacks(f); err != nil && f.Expected(running) {
+				out = append(out, err.Error())
+			}
 		}
 	}
 	if len(s.Faults) > 0 {
@@ -178,9 +180,9 @@ func (a *admin) file() api.PolicyFile {
 
 // release returns the running kernel's.
 func release() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
+	_, name, err := kernel.Running()
+	if err != nil {
 		return fmt.Sprintf("unknown: %v", err)
 	}
-	return unix.ByteSliceToString(u.Release[:])
+	return name
 }

@@ -28,8 +28,9 @@ touches nothing of the host: nothing is attached, and the connection stands in a
 network namespace that is gone afterwards.
 
 Each check works, is degraded (the agent runs without it, and what is lost is
-told), or missing (the agent does not run), with a remedy. A check that needs what
-is missing already is untested. The exit code is 0 if all works, 1 if something is
+told), or missing (the agent does not run), with a remedy. One that does not work
+but would do only what another does is unneeded. A check that needs what is missing
+already is untested. The exit code is 0 if all works, 1 if something is
 degraded, 4 if something is missing. Run it as the agent would be run: as root.`,
 		Example: `  sudo sockhealth doctor
   sudo sockhealth doctor -o json | jq '.checks[] | select(.status != "works")'`,

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/doctor"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
@@ -34,49 +36,78 @@ func alone() {
 	main()
 }
 
-// On a machine that runs these tests all works.
-func TestDoctor(t *testing.T) {
-	labtest.Root(t)
+// doctorSays runs doctor as the init of a machine of its own, without other
+// processes' namespaces, and returns what it prints.
+func doctorSays(t *testing.T, output string) (stdout []byte, code int) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, output := range []string{table, asJSON} {
-		cmd := exec.CommandContext(t.Context(), exe)
-		cmd.Args = []string{"alone", "sockhealth", "doctor", "-o", output} // see TestMain
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		stdout, err := cmd.Output()
-		if err != nil || stderr.String() != "" {
-			t.Fatalf("-o %s: %v, %s%s", output, err, stderr.String(), stdout)
-		}
-		if output == table {
-			if n := strings.Count(string(stdout), "works  "); n != strings.Count(string(stdout), "\n")-1 {
-				t.Errorf("not all works:\n%s", stdout)
-			}
-			continue
-		}
-		var d diagnosisJSON
-		if err := json.Unmarshal(stdout, &d); err != nil {
-			t.Fatal(err)
-		}
-		names := make(map[string]bool)
-		for _, c := range d.Checks {
-			names[c.Name] = c.Status == "works" && c.Detail != ""
-		}
-		for _, want := range []string{
-			"kernel", "btf", "CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "cgroup", "namespaces",
-			"programs", "netns", "inet_diag", "look", "scan", "provoke", "raw_probe", "destroy",
-		} {
-			if !names[want] {
-				t.Errorf("%s does not work, or is missing: %+v", want, d.Checks)
-			}
-		}
-		if d.Schema != 1 || d.Status != "works" || len(names) != 17 {
-			t.Errorf("got %+v", d)
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Args = []string{"alone", "sockhealth", "doctor", "-o", output} // see TestMain
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err = cmd.Output()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) || (err == nil) != (stderr.String() == "") {
+		t.Fatalf("-o %s: %v, %s%s", output, err, stderr.String(), stdout)
+	}
+	return stdout, cmd.ProcessState.ExitCode()
+}
+
+// On a machine that runs these tests all works, except features that its kernel
+// is too old for.
+func TestDoctor(t *testing.T) {
+	labtest.Root(t)
+	want := make(map[string]bool)
+	for _, name := range []string{
+		"kernel", "btf", "CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "cgroup", "namespaces",
+		"programs", "netns", "inet_diag", "look", "raw_probe", "destroy",
+	} {
+		want[name] = true
+	}
+	maps.Copy(want, expectedFeatures(t))
+	stdout, code := doctorSays(t, asJSON)
+	var d diagnosisJSON
+	if err := json.Unmarshal(stdout, &d); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]bool)
+	works := 0
+	for _, c := range d.Checks {
+		got[c.Name] = c.Status == "works" && c.Detail != ""
+		if got[c.Name] {
+			works++
 		}
 	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("works (-want +got):\n%s%s", diff, stdout)
+	}
+	wantStatus, wantCode := "works", 0
+	if !want[kernel.Hold.String()] || !want[kernel.Provoke.String()] { // the others have a substitute
+		wantStatus, wantCode = "degraded", 1
+	}
+	if d.Schema != 1 || d.Status != wantStatus || code != wantCode {
+		t.Errorf("schema %d, status %s, exit code %d; want status %s, %d", d.Schema, d.Status, code, wantStatus, wantCode)
+	}
+	if stdout, _ = doctorSays(t, table); strings.Count(string(stdout), "works  ") != works {
+		t.Errorf("want %d that work:\n%s", works, stdout)
+	}
+}
+
+// expectedFeatures says of each feature whether the running kernel ought to have it.
+func expectedFeatures(t *testing.T) map[string]bool {
+	t.Helper()
+	running, _, err := kernel.Running()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]bool)
+	for _, f := range kernel.Features() {
+		out[f.String()] = f.Expected(running)
+	}
+	return out
 }
 
 func TestDoctorExits(t *testing.T) {

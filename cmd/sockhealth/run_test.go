@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -140,8 +141,9 @@ func (a *runAgent) testStatus(t *testing.T) {
 	if age := time.Since(s.Policy.Loaded); age < 0 || age > time.Minute {
 		t.Errorf("policy loaded %s ago", age)
 	}
-	if strings.Join(s.Programs, " ") != "setsockopt sockops" || !s.Features["scan"] || !s.Features["provoke"] {
-		t.Errorf("programs %v, features %v", s.Programs, s.Features)
+	features := expectedFeatures(t)
+	if strings.Join(s.Programs, " ") != "setsockopt sockops" || !maps.Equal(s.Features, features) {
+		t.Errorf("programs %v, features %v, want %v", s.Programs, s.Features, features)
 	}
 	p := s.Peers[0]
 	if p.Name != "buffer" || p.Opened != 1 || p.Closed != 1 || p.Stale["dead_path"] != 1 || p.Verdicts["alive_slow"] != 1 {

@@ -26,8 +26,12 @@ type bench struct {
 	lacking  bool
 	programs *loader.Programs
 	ns       *netns.NS
-	// client and server are the ends of a connection inside ns, id names the
-	// client's.
+	// pair is a connection inside ns.
+	*pair
+}
+
+// pair is a connection; id names the client's end.
+type pair struct {
 	client, server *net.TCPConn
 	id             conn.ID
 }
@@ -37,17 +41,23 @@ func (b *bench) open() (err error) {
 	if b.ns, err = netns.New(); err != nil {
 		return err
 	}
-	err = b.ns.Do(b.connect)
-	if err != nil && b.client != nil {
-		_ = b.client.Close()
-		b.client = nil // nothing to try on
-	}
+	b.pair, err = b.connect()
 	return err
 }
 
-// connect makes the connection in the calling thread's namespace, as plain as
-// can be.
-func (b *bench) connect() error {
+// connect makes a connection in the namespace, as plain as can be.
+func (b *bench) connect() (*pair, error) {
+	p := new(pair)
+	if err := b.ns.Do(func() error { return p.connect(b) }); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// connect makes it in the calling thread's namespace. After an error it may be
+// half there.
+func (p *pair) connect(b *bench) error {
 	cfg := net.ListenConfig{KeepAlive: -1}
 	cfg.SetMultipathTCP(false)
 	l, err := cfg.Listen(b.ctx, "tcp4", "127.0.0.1:0")
@@ -60,7 +70,7 @@ func (b *bench) connect() error {
 	if err != nil {
 		return err
 	}
-	b.client = c.(*net.TCPConn)
+	p.client = c.(*net.TCPConn)
 	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(answerWithin)); err != nil {
 		return err
 	}
@@ -68,13 +78,22 @@ func (b *bench) connect() error {
 	if err != nil {
 		return err
 	}
-	b.server = s.(*net.TCPConn)
-	b.id = conn.ID{
+	p.server = s.(*net.TCPConn)
+	p.id = conn.ID{
 		Netns: b.ns.Inode(), Family: unix.AF_INET,
 		Local: addrPort(c.LocalAddr()), Remote: addrPort(c.RemoteAddr()),
 	}
-	b.id.Cookie, err = cookie(b.client)
+	p.id.Cookie, err = cookie(p.client)
 	return err
+}
+
+// close closes both ends, as far as they are there.
+func (p *pair) close() {
+	for _, c := range []*net.TCPConn{p.client, p.server} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
@@ -97,7 +116,7 @@ func (b *bench) ready() error {
 	switch {
 	case b.programs == nil:
 		return fmt.Errorf("%w: needs the programs", errUntested)
-	case b.client == nil:
+	case b.pair == nil:
 		return fmt.Errorf("%w: needs a network namespace", errUntested)
 	}
 	return nil
@@ -132,10 +151,8 @@ func (b *bench) await(wish func(*conn.Snapshot) bool) (conn.Snapshot, error) {
 
 // close lets go of everything; the namespace is gone with it.
 func (b *bench) close() {
-	for _, c := range []*net.TCPConn{b.client, b.server} {
-		if c != nil {
-			_ = c.Close()
-		}
+	if b.pair != nil {
+		b.pair.close()
 	}
 	if b.ns != nil {
 		_ = b.ns.Close()

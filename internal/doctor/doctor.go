@@ -17,6 +17,7 @@ type Status string
 // Statuses, from the best to the worst.
 const (
 	Works    Status = "works"
+	Unneeded Status = "unneeded" // it does not work, and another does all that it would do
 	Untested Status = "untested" // what the check stands on is missing already
 	Degraded Status = "degraded" // the agent runs, and lacks something
 	Missing  Status = "missing"  // the agent cannot run
@@ -62,9 +63,25 @@ func Examine(ctx context.Context) ([]Check, error) {
 			return nil, err
 		}
 		detail, err := p.try(b)
+		if err != nil && p.instead != "" && works(out, p.instead) {
+			out = append(out, Check{
+				Name: p.name, Status: Unneeded, Detail: fmt.Sprintf("%s does what it would: %s", p.instead, oneLine(err)),
+			})
+			continue
+		}
 		out = append(out, conclude(&p, detail, err))
 	}
 	return out, ctx.Err()
+}
+
+// works reports whether a check has been made and passed.
+func works(checks []Check, name string) bool {
+	for i := range checks {
+		if checks[i].Name == name {
+			return checks[i].Status == Works
+		}
+	}
+	return false
 }
 
 // errUntested is for a check that could not be tried; the text beside it says

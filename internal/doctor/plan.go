@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
+	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
 // plan is one check.
@@ -22,6 +24,9 @@ type plan struct {
 	essential bool   // without it the agent cannot run
 	lost      string // what the agent cannot do without it
 	remedy    string // where the error does not know better
+	// instead names a check before this one: where that works, nothing is lost
+	// without this.
+	instead string
 	// try returns what it found.
 	try func(*bench) (string, error)
 }
@@ -51,7 +56,7 @@ func plans() []plan {
 		},
 		{
 			name: "inet_diag", try: inetDiag,
-			lost:   "sockets are not found by cookie, local address alone or bound device, and not closed",
+			lost:   "sockets are found by cookie or local address alone only where scan works, and closed only where bpf_destroy does",
 			remedy: "load inet_diag and tcp_diag, or run a kernel with CONFIG_INET_TCP_DIAG",
 		},
 		{
@@ -60,14 +65,19 @@ func plans() []plan {
 			remedy: "see the message",
 		},
 		{
-			name: "scan", try: scan,
+			name: kernel.Scan.String(), try: scan, instead: "inet_diag",
 			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
-			remedy: "run Linux 5.11 or later",
+			remedy: runLinux(kernel.Scan),
 		},
 		{
-			name: "provoke", try: provoke,
-			lost:   "the kernel's own keepalive is not used as probe: raw segments ask in its place",
-			remedy: "run Linux 5.15 or later",
+			name: kernel.Hold.String(), try: hold,
+			lost:   "the full hold on what applications set: " + kernel.Hold.Without(),
+			remedy: runLinux(kernel.Hold),
+		},
+		{
+			name: kernel.Provoke.String(), try: provoke,
+			lost:   "the kernel's own keepalive as probe: " + kernel.Provoke.Without(),
+			remedy: runLinux(kernel.Provoke),
 		},
 		{
 			name: "raw_probe", try: rawProbe,
@@ -76,11 +86,19 @@ func plans() []plan {
 		},
 		{
 			name: "destroy", try: destroy,
-			lost:   "dead connections are found and not closed; the kernel's bound ends them",
+			lost:   "where bpf_destroy is missing too, dead connections are found and not closed; the kernel's bound ends them",
 			remedy: "run a kernel with CONFIG_INET_DIAG_DESTROY=y",
+		},
+		{
+			name: kernel.BPFDestroy.String(), try: bpfDestroy, instead: "destroy",
+			lost:   "dead connections are found and not closed; the kernel's bound ends them",
+			remedy: runLinux(kernel.BPFDestroy) + ", or one with CONFIG_INET_DIAG_DESTROY=y",
 		},
 	}
 }
+
+// runLinux is the remedy where a feature is missing.
+func runLinux(f kernel.Feature) string { return fmt.Sprintf("run Linux %s or later", f.Since()) }
 
 func cgroupRoot(*bench) (string, error) { return loader.CgroupRoot() }
 
@@ -119,7 +137,7 @@ func ownNamespace(b *bench) (string, error) {
 
 // inetDiag finds the connection by its cookie.
 func inetDiag(b *bench) (string, error) {
-	if b.client == nil {
+	if b.pair == nil {
 		return "", fmt.Errorf("%w: needs a network namespace", errUntested)
 	}
 	c, err := sockdiag.Dial(b.ns)
@@ -172,6 +190,14 @@ func scan(b *bench) (string, error) {
 	return "a walk meets the connection", err
 }
 
+// hold asks what the programs made of the kernel when they were loaded.
+func hold(b *bench) (string, error) {
+	if b.programs == nil {
+		return "", fmt.Errorf("%w: needs the programs", errUntested)
+	}
+	return "an option that an application sets brings the others with it", b.programs.Lacks(kernel.Hold)
+}
+
 // provoke runs the walk that sets keepalives. The connection has no record, so
 // that nothing is set: that the program loads says that the kernel can.
 func provoke(b *bench) (string, error) {
@@ -213,7 +239,7 @@ func rawProbe(b *bench) (string, error) {
 
 // destroy closes the connection and reads what its application sees.
 func destroy(b *bench) (string, error) {
-	if b.client == nil {
+	if b.pair == nil {
 		return "", fmt.Errorf("%w: needs a network namespace", errUntested)
 	}
 	c, err := sockdiag.Dial(b.ns)
@@ -224,11 +250,41 @@ func destroy(b *bench) (string, error) {
 	if err := c.Destroy(b.id); err != nil {
 		return "", err
 	}
-	if err := b.client.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+	return "closes exactly one connection, its application reads ECONNABORTED", b.aborted()
+}
+
+// bpfDestroy closes a second connection by the program, and looks whether a third
+// is still there.
+func bpfDestroy(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
 		return "", err
 	}
-	if _, err := b.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-		return "", fmt.Errorf("acknowledged, but its application read %v, want ECONNABORTED", err)
+	doomed, err := b.connect()
+	if err != nil {
+		return "", err
 	}
-	return "closes exactly one connection, its application reads ECONNABORTED", nil
+	defer doomed.close()
+	kept, err := b.connect()
+	if err != nil {
+		return "", err
+	}
+	defer kept.close()
+	if err := b.ns.Do(func() error { return b.programs.Destroy([]conn.ID{doomed.id})[0] }); err != nil {
+		return "", err
+	}
+	if _, err := sockets.New(b.programs).Again(b.ns, kept.id); err != nil {
+		return "", fmt.Errorf("closed, and so is another: %w", err)
+	}
+	return "closes exactly one connection without inet_diag", doomed.aborted()
+}
+
+// aborted reports whether the client's application sees that it was closed.
+func (p *pair) aborted() error {
+	if err := p.client.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+		return err
+	}
+	if _, err := p.client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+		return fmt.Errorf("acknowledged, but its application read %v, want ECONNABORTED", err)
+	}
+	return nil
 }

@@ -14,7 +14,7 @@ import (
 // for the next without knowing why.
 func TestFirstPacketArrives(t *testing.T) {
 	labtest.NoLeak(t)
-	for i := range 40 {
+	for i := range labtest.Fewer(40) {
 		l := labtest.New(t, lab.Options{})
 		addr := l.ServerAddr4
 		if i%2 == 1 {

@@ -2,20 +2,20 @@
 
 package loader
 
-import "fmt"
+import (
+	"fmt"
 
-// Feature is an ability that the agent can do without.
-type Feature struct {
-	Name string // "scan" or "provoke"
-	Err  error  // why this kernel does not give it, nil where it does
-}
+	"github.com/sockhealth/sockhealth/internal/kernel"
+)
 
-// Features lists the optional abilities, each once.
-func (p *Programs) Features() []Feature {
-	return []Feature{
-		{Name: "scan", Err: p.iterErr},
-		{Name: "provoke", Err: p.provokeErr},
-	}
+// Lacks returns why the kernel does not give a feature, nil where it does. The
+// error wraps ErrUnsupported.
+func (p *Programs) Lacks(f kernel.Feature) error { return p.lacks[f] }
+
+// lack keeps why a feature is not there: the kernel is too old, or refuses what
+// it ought to take.
+func (p *Programs) lack(f kernel.Feature, why error) {
+	p.lacks[f] = fmt.Errorf("%s: %w [needs Linux %s]: %w", f, ErrUnsupported, f.Since(), why)
 }
 
 // Attached returns the names of the programs that the kernel has attached to

@@ -13,18 +13,19 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // Programs are the loaded BPF objects and their maps.
 type Programs struct {
 	sockops sockopsObjects
 	lookup  lookupObjects
-	// iter and provoke are nil where the kernel lacks what they need; the
-	// errors say what.
-	iter       *iterObjects
-	provoke    *provokeObjects
-	iterErr    error
-	provokeErr error
+	// iter, provoke and destroy are nil where the kernel lacks what they need.
+	iter    *iterObjects
+	provoke *provokeObjects
+	destroy *destroyObjects
+	lacks   map[kernel.Feature]error // never changes after Load
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
@@ -50,7 +51,7 @@ func Load() (_ *Programs, err error) {
 			Err:    err,
 		}
 	}
-	p := &Programs{ids: make(map[string]uint32), nextID: 1}
+	p := &Programs{ids: make(map[string]uint32), nextID: 1, lacks: make(map[kernel.Feature]error)}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -62,20 +63,26 @@ func Load() (_ *Programs, err error) {
 	if err := loadObject("lookup", loadLookup, &p.lookup, p.sockops.ShRecords); err != nil {
 		return nil, err
 	}
-	// The walks are extras: without them the agent bounds and judges still.
-	var iter iterObjects
-	if err := loadObject("scan", loadIter, &iter, p.sockops.ShRecords); err != nil {
-		p.iterErr = fmt.Errorf("walk sockets: %w [needs Linux 5.11]: %w", ErrUnsupported, err)
-	} else {
-		p.iter = &iter
-	}
-	var provoke provokeObjects
-	if err := loadObject("provoke", loadProvoke, &provoke, p.sockops.ShRecords); err != nil {
-		p.provokeErr = fmt.Errorf("provoke keepalives: %w [needs Linux 5.15]: %w", ErrUnsupported, err)
-	} else {
-		p.provoke = &provoke
-	}
+	p.loadWalks()
 	return p, nil
+}
+
+// loadWalks loads the walks, which are extras: without them the agent bounds and
+// judges still.
+func (p *Programs) loadWalks() {
+	p.iter = extra[iterObjects](p, kernel.Scan, loadIter)
+	p.provoke = extra[provokeObjects](p, kernel.Provoke, loadProvoke)
+	p.destroy = extra[destroyObjects](p, kernel.BPFDestroy, loadDestroy)
+}
+
+// extra loads the object that gives a feature, or returns nil and keeps why not.
+func extra[T any](p *Programs, f kernel.Feature, load func() (*ebpf.CollectionSpec, error)) *T {
+	to := new(T)
+	if err := loadObject(f.String(), load, to, p.sockops.ShRecords); err != nil {
+		p.lack(f, err)
+		return nil
+	}
+	return to
 }
 
 // loadSockops loads the programs that will be attached, with the setsockopt
@@ -94,6 +101,9 @@ func (p *Programs) loadSockops() error {
 			return fmt.Errorf("configure sockops object: %w", err)
 		}
 		if err = spec.LoadAndAssign(&p.sockops, nil); err == nil {
+			if !others {
+				p.lack(kernel.Hold, loadError("setsockopt", errs[0]))
+			}
 			return nil
 		}
 		errs = append(errs, err)
@@ -222,6 +232,9 @@ func (p *Programs) Close() error {
 	}
 	if p.provoke != nil {
 		err = errors.Join(err, p.provoke.Close())
+	}
+	if p.destroy != nil {
+		err = errors.Join(err, p.destroy.Close())
 	}
 	return err
 }

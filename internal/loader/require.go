@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // capability is one the agent cannot do without. SysAdmin stands for BPF and
@@ -73,28 +75,23 @@ func Requirements() []Requirement {
 	return out
 }
 
-// requireKernel returns the kernel's release, and refuses those before 5.10.
+// requireKernel returns the kernel's release, and refuses those before the floor.
 func requireKernel() (string, error) {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "", fmt.Errorf("ask for the kernel release: %w", err)
+	release, name, err := kernel.Running()
+	if err != nil {
+		return name, err
 	}
-	release := unix.ByteSliceToString(u.Release[:])
-	return release, requireRelease(release)
+	return name, requireRelease(release, name)
 }
 
-// requireRelease refuses kernels before 5.10.
-func requireRelease(release string) error {
-	var major, minor int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("read kernel release %q: %w", release, err)
-	}
-	if major > 5 || major == 5 && minor >= 10 {
+// requireRelease refuses kernels before the floor.
+func requireRelease(release kernel.Release, name string) error {
+	if !release.Before(kernel.Floor()) {
 		return nil
 	}
 	return &MissingError{
-		What:   fmt.Sprintf("kernel %s is too old", release),
-		Remedy: "run Linux 5.10 or later",
+		What:   fmt.Sprintf("kernel %s is too old", name),
+		Remedy: fmt.Sprintf("run Linux %s or later", kernel.Floor()),
 	}
 }
 

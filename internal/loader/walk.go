@@ -12,8 +12,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // walkBuffer is how much one read of an iterator may return.
@@ -25,7 +27,7 @@ const walkBuffer = 64 << 10
 // Linux 5.11.
 func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
 	if p.iter == nil {
-		return p.iterErr
+		return p.lacks[kernel.Scan]
 	}
 	done, ok := p.use()
 	if !ok {
@@ -63,7 +65,7 @@ func (p *Programs) Calm(cookies []uint64) ([]uint64, error) {
 // keepidle runs one pass; 0 stands for the record's value.
 func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64, err error) {
 	if p.provoke == nil {
-		return nil, p.provokeErr
+		return nil, p.lacks[kernel.Provoke]
 	}
 	if len(cookies) == 0 {
 		return nil, nil
@@ -106,6 +108,19 @@ func (p *Programs) clearTargets(cookies []uint64) error {
 	return nil
 }
 
+// onward goes on where the kernel pauses: a read that met a million sockets and
+// had a row of none ends with EAGAIN, and the next takes it up from there.
+type onward struct{ rows io.Reader }
+
+func (o onward) Read(b []byte) (int, error) {
+	for {
+		n, err := o.rows.Read(b)
+		if n > 0 || !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
+	}
+}
+
 // walk runs an iterator over the calling thread's namespace and cuts what it
 // writes into rows.
 func walk(prog *ebpf.Program, size int, row func([]byte) error) error {
@@ -119,7 +134,7 @@ func walk(prog *ebpf.Program, size int, row func([]byte) error) error {
 		return fmt.Errorf("open walk of sockets: %w", err)
 	}
 	defer rows.Close()
-	buffered := bufio.NewReaderSize(rows, walkBuffer)
+	buffered := bufio.NewReaderSize(onward{rows}, walkBuffer)
 	b := make([]byte, size)
 	for {
 		if _, err := io.ReadFull(buffered, b); errors.Is(err, io.EOF) {

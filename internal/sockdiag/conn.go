@@ -18,14 +18,16 @@ const extras = 1<<(attrTOS-1) | 1<<(attrTClass-1)
 
 // Conn is a connection to inet_diag of one network namespace.
 type Conn struct {
-	inode uint32
-	mu    sync.Mutex // one request and its whole answer at a time
-	nl    *netlink.Conn
+	inode    uint32
+	protocol uint8      // 0: TCP; another in tests alone
+	mu       sync.Mutex // one request and its whole answer at a time
+	nl       *netlink.Conn
+	answered bool // a handler was there; held by mu
 }
 
 // Dial connects to inet_diag of ns; nil means the calling thread's namespace.
-// The handle is not needed afterwards. The error wraps ErrUnsupported where the
-// kernel has no inet_diag for TCP: every look would otherwise say "gone".
+// The handle is not needed afterwards. It asks nothing: that the kernel has no
+// inet_diag for TCP is told by the first request.
 func Dial(ns *netns.NS) (*Conn, error) {
 	if ns == nil {
 		own, err := netns.Current()
@@ -40,21 +42,13 @@ func Dial(ns *netns.NS) (*Conn, error) {
 		c.nl, err = netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 		return err
 	})
-	if err == nil {
-		if err = c.supported(); err != nil {
-			_ = c.nl.Close()
-		}
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		err = fmt.Errorf("%w (NETLINK_SOCK_DIAG): %w", ErrUnsupported, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to inet_diag of %s: %w", ns, err)
 	}
 	return c, nil
-}
-
-// supported lists the sockets that are in no state, without a search. A kernel
-// without inet_diag answers ENOENT.
-func (c *Conn) supported() error {
-	return c.dump(request{family: unix.AF_INET}, func(Socket) error { return nil })
 }
 
 // Close ends the connection. Requests under way fail.
@@ -65,8 +59,9 @@ func (c *Conn) Netns() uint32 { return c.inode }
 
 // Get looks at the one socket with this family, tuple and bound device and,
 // where it is not 0, this cookie; it fills TCPInfo. id.Netns is this
-// connection's or 0. The error wraps ErrGone where there is none such, and
-// ErrInvalid. Without a cookie the answer may be a connection in TIME_WAIT.
+// connection's or 0. The error wraps ErrGone where there is none such,
+// ErrInvalid and ErrUnsupported. Without a cookie the answer may be a connection
+// in TIME_WAIT.
 func (c *Conn) Get(id conn.ID) (Socket, error) {
 	s, err := c.get(id)
 	if err != nil {
@@ -156,18 +151,50 @@ func (c *Conn) destroy(id conn.ID) error {
 func (c *Conn) execute(kind netlink.HeaderType, flags netlink.HeaderFlags, req request) ([]netlink.Message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	req.protocol = c.protocol
 	answer, err := c.nl.Execute(netlink.Message{
 		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
 		Data:   req.encode(),
 	})
-	return answer, edge(err)
+	if !errors.Is(err, unix.ENOENT) {
+		c.answered = c.answered || err == nil
+		return answer, edge(err)
+	}
+	var listed error
+	if !c.answered {
+		listed = c.probe()
+		c.answered = listed == nil
+	}
+	return nil, enoent(err, listed)
+}
+
+// probe asks whether there is a handler: it lists the sockets that are in no
+// state, without a search, which succeeds wherever there is one. To an exact
+// request ENOENT is the answer of a handler that finds no socket as well as of
+// the dispatch that finds no handler (sock_diag_lock_handler and
+// inet_diag_lock_handler, which load the modules first where they can).
+// The caller holds mu.
+func (c *Conn) probe() error {
+	return c.dumpLocked(request{family: unix.AF_INET}, func(Socket) error { return nil })
+}
+
+// enoent decides what ENOENT to an exact request means. listed is the answer to
+// probe, nil where there is a handler.
+func enoent(exact, listed error) error {
+	switch {
+	case listed == nil:
+		return edge(exact)
+	case errors.Is(listed, ErrUnsupported):
+		return listed
+	}
+	return fmt.Errorf("neither found nor known to be gone: %w", listed)
 }
 
 // List calls fn for each socket of the namespace that the filter lets through,
 // in no order, while it reads them: the list is no snapshot. It stops at fn's
 // first error and returns that. fn must not use this Conn. The error wraps
-// ErrInterrupted where the kernel says that the list is not consistent; fn has
-// had all of it then.
+// ErrUnsupported, or ErrInterrupted where the kernel says that the list is not
+// consistent; fn has had all of it then.
 func (c *Conn) List(f Filter, fn func(Socket) error) error {
 	families := []uint8{unix.AF_INET, unix.AF_INET6}
 	if f.Family != 0 {
@@ -192,6 +219,12 @@ func (c *Conn) List(f Filter, fn func(Socket) error) error {
 func (c *Conn) dump(req request, fn func(Socket) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.dumpLocked(req, fn)
+}
+
+// dumpLocked is dump for who holds mu.
+func (c *Conn) dumpLocked(req request, fn func(Socket) error) error {
+	req.protocol = c.protocol
 	sent, err := c.nl.Send(netlink.Message{
 		Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | netlink.Dump},
 		Data:   req.encode(),
@@ -205,7 +238,7 @@ func (c *Conn) dump(req request, fn func(Socket) error) error {
 			err = netlink.Validate(sent, []netlink.Message{m})
 		}
 		if errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("%w (CONFIG_INET_DIAG): %w", ErrUnsupported, err)
+			return fmt.Errorf("%w (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG): %w", ErrUnsupported, err)
 		}
 		if err != nil {
 			return edge(err)

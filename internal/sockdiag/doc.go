@@ -13,8 +13,9 @@
 // the first two are pure.
 //
 // Privileges: none to look; CAP_NET_ADMIN over the namespace to destroy and to
-// see marks and MD5 keys. Kernel floor: 4.5 with CONFIG_INET_DIAG, and
-// CONFIG_INET_DIAG_DESTROY to destroy; cgroup ids since 5.7.
+// see marks and MD5 keys. Kernel floor: 4.5 with CONFIG_INET_DIAG and
+// CONFIG_INET_TCP_DIAG, and CONFIG_INET_DIAG_DESTROY to destroy; cgroup ids since
+// 5.7. What is missing of these is ErrUnsupported.
 //
 // Goroutines: a Conn may be used from any number; requests go one by one.
 package sockdiag

@@ -23,7 +23,9 @@ var (
 	// opening or closing, or the application has closed it already.
 	ErrRefused = errors.New("not a socket to destroy")
 	// ErrUnsupported says that the kernel lacks what was asked for:
-	// CONFIG_INET_DIAG, or CONFIG_INET_DIAG_DESTROY, both since Linux 4.5.
+	// CONFIG_INET_DIAG and CONFIG_INET_TCP_DIAG (or their modules cannot be
+	// loaded), or CONFIG_INET_DIAG_DESTROY, since Linux 4.5. It is never said
+	// of a socket that is gone, nor ErrGone of a kernel without inet_diag.
 	ErrUnsupported = errors.New("not supported by this kernel")
 	// ErrPermission says that CAP_NET_ADMIN over the namespace is missing.
 	ErrPermission = errors.New("permission denied")

@@ -3,6 +3,7 @@
 package sockdiag
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -44,6 +45,7 @@ const allStates = 0xffe
 // order, all else in the host's.
 type request struct {
 	family        uint8
+	protocol      uint8 // 0: TCP
 	ext           uint8
 	states        uint32
 	local, remote netip.AddrPort // an invalid address is all zeros
@@ -73,7 +75,7 @@ func (r request) ports(local, remote uint16) request {
 // encode returns the 56 bytes.
 func (r request) encode() []byte {
 	b := make([]byte, 0, sizeofRequest)
-	b = append(b, r.family, unix.IPPROTO_TCP, r.ext, 0)
+	b = append(b, r.family, cmp.Or(r.protocol, unix.IPPROTO_TCP), r.ext, 0)
 	b = binary.NativeEndian.AppendUint32(b, r.states)
 	b = binary.BigEndian.AppendUint16(b, r.local.Port())
 	b = binary.BigEndian.AppendUint16(b, r.remote.Port())

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
@@ -25,15 +24,27 @@ type Programs interface {
 	Scan(fn func(conn.Snapshot) error) error
 	Provoke(cookies []uint64) ([]uint64, error)
 	Calm(cookies []uint64) ([]uint64, error)
+	Destroy(ids []conn.ID) []error
+}
+
+// diag is a connection to inet_diag (sockdiag.Conn).
+type diag interface {
+	List(f sockdiag.Filter, fn func(sockdiag.Socket) error) error
+	Destroy(id conn.ID) error
+	Close() error
 }
 
 // Sockets reaches the sockets of every namespace it is given. Use New.
 type Sockets struct {
 	programs Programs
+	dial     func(*netns.NS) (diag, error)
+	closes   closes
 }
 
 // New returns the face of these programs.
-func New(p Programs) *Sockets { return &Sockets{programs: p} }
+func New(p Programs) *Sockets {
+	return &Sockets{programs: p, dial: func(ns *netns.NS) (diag, error) { return sockdiag.Dial(ns) }}
+}
 
 // Get returns the connection with this local and remote address, whatever its
 // cookie. It takes constant time; where nothing is found it takes one look more
@@ -82,48 +93,13 @@ func (s *Sockets) Again(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	return s.lookOnce(ns, id)
 }
 
-// Find returns the connections with this local address, or this cookie; the one
-// not given is the zero value. The connections of one listener share their local
-// address. It takes one dump of the namespace's sockets.
-func (s *Sockets) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.Snapshot, error) {
-	c, err := sockdiag.Dial(ns)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	var ids []conn.ID
-	// What carries, or may still carry, a connection.
-	states := sockdiag.States(conn.Established, conn.FinWait1, conn.FinWait2, conn.CloseWait, conn.LastAck, conn.Closing)
-	err = c.List(sockdiag.Filter{States: states, LocalPort: local.Port()}, func(have sockdiag.Socket) error {
-		if (!local.IsValid() || have.Local == local) && (cookie == 0 || have.Cookie == cookie) {
-			ids = append(ids, have.ID)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var out []conn.Snapshot
-	for _, id := range ids {
-		snap, err := s.lookOnce(ns, id)
-		if errors.Is(err, ErrGone) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, snap)
-	}
-	return out, nil
-}
-
 // lookOnce runs the look-up program on the device of id.
 func (s *Sockets) lookOnce(ns *netns.NS, id conn.ID) (snap conn.Snapshot, err error) {
 	err = ns.Do(func() (err error) {
 		snap, err = s.programs.Look(id.Local, id.Remote, id.Ifindex)
 		return err
 	})
-	if errors.Is(err, loader.ErrNotFound) || errors.Is(err, loader.ErrNotConnection) {
+	if isGone(err) {
 		return conn.Snapshot{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	if err != nil {
@@ -136,12 +112,6 @@ func (s *Sockets) lookOnce(ns *netns.NS, id conn.ID) (snap conn.Snapshot, err er
 		return conn.Snapshot{}, fmt.Errorf("look at %s: %w: its address belongs to cookie %d", id, ErrGone, snap.Cookie)
 	}
 	return snap, nil
-}
-
-// Scan calls fn for every connection of the namespace until it returns an
-// error, which Scan returns.
-func (s *Sockets) Scan(ns *netns.NS, fn func(conn.Snapshot) error) error {
-	return ns.Do(func() error { return s.programs.Scan(fn) })
 }
 
 // Provoke makes the kernel send keepalives on the sockets with these cookies,
@@ -162,23 +132,4 @@ func (s *Sockets) Calm(ns *netns.NS, cookies []uint64) (reached []uint64, err er
 		return err
 	})
 	return reached, err
-}
-
-// Destroy closes exactly the socket that id names, by tuple, device, cookie and
-// namespace, and returns when the kernel has acknowledged it. The application
-// gets ECONNABORTED from a read that waits or comes next, a reachable peer gets
-// RST. Errors wrap ErrGone where there was no such socket any more, and those
-// of package sockdiag where the kernel refuses.
-func (s *Sockets) Destroy(ns *netns.NS, id conn.ID) error {
-	c, err := sockdiag.Dial(ns)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	err = c.Destroy(id)
-	// Refused: it went on to a state in which it has no application any more.
-	if errors.Is(err, sockdiag.ErrGone) || errors.Is(err, sockdiag.ErrRefused) {
-		return fmt.Errorf("close %s: %w", id, ErrGone)
-	}
-	return err
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -182,6 +183,7 @@ func TestProvoke(t *testing.T) {
 	b := loadertest.New(t, `version: 1
 peers: [{name: server, cidrs: [10.91.2.0/24], user_timeout: 60s, keepalive: {idle: 30s, interval: 5s, count: 5}}]
 `)
+	loadertest.Need(t, b.Programs, kernel.Provoke)
 	s := sockets.New(b.Programs)
 	client, _ := labtest.Pair(t, b.Lab, 0)
 	untouched, _ := labtest.Pair(t, b.Lab, 0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -27,6 +28,43 @@ func SkipOrFail(t testing.TB, reason string) {
 		t.Fatal(reason)
 	}
 	t.Skip(reason)
+}
+
+// Fewer returns n, or a tenth of it where tests are to be short (go test
+// -short), as they are under an emulated kernel. It is for tests of volume.
+func Fewer(n int) int {
+	if testing.Short() {
+		return max(n/10, 1)
+	}
+	return n
+}
+
+// Need ends the test where the kernel lacks a feature: err is what its use, or
+// the loader, says of it. It is skipped where the kernel is older than the
+// feature, and fails where it ought to have it. Any other error is none of its
+// business.
+func Need(t testing.TB, f kernel.Feature, err error) {
+	t.Helper()
+	if !Has(t, f, err) {
+		t.Skipf("needs %s (Linux %s)", f, f.Since())
+	}
+}
+
+// Has reports whether the kernel has the feature, as Need finds out, and fails
+// the test where it ought to have it and has not.
+func Has(t testing.TB, f kernel.Feature, err error) bool {
+	t.Helper()
+	if err == nil {
+		return true
+	}
+	running, name, rerr := kernel.Running()
+	if rerr != nil {
+		t.Fatal(rerr)
+	}
+	if f.Expected(running) {
+		t.Fatalf("%s has no %s, which Linux %s and later have: %v", name, f, f.Since(), err)
+	}
+	return false
 }
 
 // New builds a lab for this test.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
@@ -64,6 +65,18 @@ func Load(t testing.TB) *loader.Programs {
 		}
 	})
 	return p
+}
+
+// Need ends the test where the kernel lacks a feature, as labtest.Need does.
+func Need(t testing.TB, p *loader.Programs, f kernel.Feature) {
+	t.Helper()
+	labtest.Need(t, f, p.Lacks(f))
+}
+
+// Has reports whether the kernel has a feature, as labtest.Has does.
+func Has(t testing.TB, p *loader.Programs, f kernel.Feature) bool {
+	t.Helper()
+	return labtest.Has(t, f, p.Lacks(f))
 }
 
 // SetPolicy puts another policy in force.

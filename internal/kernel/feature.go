@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+// Feature is an ability that the agent can do without.
+type Feature uint8
+
+// The features. Their names are those of doctor, status and docs/kernels.md.
+const (
+	// Hold is bpf_setsockopt in cgroup/setsockopt programs: when an application
+	// changes one option, the others can follow.
+	Hold Feature = iota
+	// Scan is bpf_sk_storage_get in a TCP iterator: one walk reads every socket
+	// of a namespace with its record.
+	Scan
+	// Provoke is bpf_setsockopt in a TCP iterator: the kernel's own keepalive
+	// can be made to probe.
+	Provoke
+	// BPFDestroy is bpf_sock_destroy in a TCP iterator.
+	BPFDestroy
+)
+
+// features is what is known of each.
+var features = [...]struct {
+	name    string
+	since   Release
+	without string
+}{
+	Hold:       {"hold", Release{5, 15}, "an application's own setsockopt is held option by option: the bound stays, its shape may differ"},
+	Scan:       {"scan", Release{5, 11}, "sockets are listed by inet_diag and looked at one by one"},
+	Provoke:    {"provoke", Release{5, 15}, "segments of ours probe, and a connection with nothing in flight is condemned only once a keepalive of its own stayed unanswered, too"},
+	BPFDestroy: {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
+}
+
+// Features lists all.
+func Features() []Feature {
+	out := make([]Feature, len(features))
+	for i := range out {
+		out[i] = Feature(i)
+	}
+	return out
+}
+
+// String returns the name.
+func (f Feature) String() string { return features[f].name }
+
+// Since returns the first release that has it.
+func (f Feature) Since() Release { return features[f].since }
+
+// Without says what the agent does without it.
+func (f Feature) Without() string { return features[f].without }
+
+// Expected reports whether a kernel of this release ought to have it.
+func (f Feature) Expected(r Release) bool { return !r.Before(f.Since()) }
