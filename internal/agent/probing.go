@@ -49,8 +49,32 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 			p.swept = p.agent.sweep(p.j)
 		}
 	}
-	return p.result(true)
+	found, _ := p.confirm(ctx, spacing)
+	return p.result(found)
 }
+
+// confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
+// until it does so by itself and had time for an answer: segments of ours alone
+// condemn nothing. With nothing in flight that is up to the idle time after the
+// last packet, however late in it the report came.
+func (p *probing) confirm(ctx context.Context, spacing time.Duration) (found, settled bool) {
+	asked := func() bool { return p.last.ProbesOut > 0 || p.last.Retransmits > 0 }
+	due := max(p.last.Options.Idle-p.last.PacketAge, 0)
+	if p.provoked || asked() || p.last.InFlight() || !p.last.Options.KeepAlive || due > confirmLimit {
+		return true, false
+	}
+	if found, settled := p.until(ctx, due+due/8+keepaliveGrace, asked); settled || !asked() {
+		return found, settled
+	}
+	return p.wait(ctx, spacing)
+}
+
+const (
+	// keepaliveGrace is how long a keepalive that is due may take to show.
+	keepaliveGrace = 500 * time.Millisecond
+	// confirmLimit is how far off a keepalive may be that is waited for.
+	confirmLimit = 30 * time.Second
+)
 
 // settle is a few of the kernel's ticks: an answer within the tick of the segment
 // before it would go unnoticed, since stamps are in ticks.
@@ -139,6 +163,11 @@ var pauses = [...]time.Duration{
 // wait looks until the attempt's time has passed. settled: the question is
 // answered, or the socket is not found any more.
 func (p *probing) wait(ctx context.Context, d time.Duration) (found, settled bool) {
+	return p.until(ctx, d, func() bool { return false })
+}
+
+// until is wait that ends as soon as enough is true of the last look.
+func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool) (found, settled bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
@@ -162,6 +191,9 @@ func (p *probing) wait(ctx context.Context, d time.Duration) (found, settled boo
 		p.last = s
 		if p.answered() || !s.State.Judgeable() || s.State.PeerFinished() {
 			return true, true
+		}
+		if enough() {
+			break
 		}
 	}
 	return true, false

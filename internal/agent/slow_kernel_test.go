@@ -114,7 +114,7 @@ func TestHungIdle(t *testing.T) {
 	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7199))
 	defer ln.Close()
 	b.silent(t, b.Client, idle, 1200*time.Millisecond)
-	wantVerdict(t, b.judge(t, report(b.Client, idle, time.Second)), verdict.AliveSlow, "", agent.ActionNone)
+	wantVerdict(t, b.judge(t, report(b.Client, idle, 300*time.Millisecond)), verdict.AliveSlow, "", agent.ActionNone)
 	wantWorks(t, idle, idlePeer)
 }
 
