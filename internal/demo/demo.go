@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/loader"
@@ -26,14 +28,19 @@ const (
 type Options struct {
 	// Exe is the binary whose commands play; "" means this process's own.
 	Exe string
+	// Incidents are those to play, by name; none means every one.
+	Incidents []string
 	// Out gets the heads, the progress and, where a figure does not hold, what
 	// the processes said. A terminal gets one line that is written over, any
 	// other a line now and then. nil discards them.
 	Out io.Writer
 }
 
+// Incidents lists the names of the incidents.
+func Incidents() []string { return []string{poolName, callName} }
+
 // Run plays the incidents and returns what was measured, which takes some 80
-// seconds. The result says whether every figure held; that one did not is no
+// seconds for the pool and 25 for the call, both at the same time. The result says whether every figure held; that one did not is no
 // error. The error is a *loader.MissingError, or wraps lab.ErrNoCgroup2, where
 // this machine lacks something, and wraps ctx's cause where that ended. When
 // Run returns, everything it made is gone.
@@ -44,6 +51,11 @@ func Run(ctx context.Context, opts Options) (_ *Result, err error) {
 	if opts.Exe == "" {
 		opts.Exe = "/proc/self/exe"
 	}
+	for _, name := range opts.Incidents {
+		if !slices.Contains(Incidents(), name) {
+			return nil, fmt.Errorf("no incident %q, there are: %s", name, strings.Join(Incidents(), ", "))
+		}
+	}
 	if opts.Out == nil {
 		opts.Out = io.Discard
 	}
@@ -52,42 +64,59 @@ func Run(ctx context.Context, opts Options) (_ *Result, err error) {
 		return nil, fmt.Errorf("set up the demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	return play(ctx, s, opts.Out)
+	return play(ctx, s, &opts)
 }
 
 // play plays the incidents at the same time. The first that cannot be played
 // ends the others.
-func play(ctx context.Context, s *stage, out io.Writer) (*Result, error) {
+func play(ctx context.Context, s *stage, opts *Options) (*Result, error) {
 	var pool, call *Incident
 	var said bytes.Buffer // of the call incident, which ends beside the pool's progress
-	tellPool(out)
-	tellCalls(out)
 	both, ctx := errgroup.WithContext(ctx)
 	// To set up a bed takes the machine's whole attention: one at a time.
 	struck := make(chan struct{})
-	both.Go(func() (err error) {
-		if pool, err = playPool(ctx, s, out, struck); err != nil {
-			return fmt.Errorf("play the pool incident: %w", remedied(err))
-		}
-		return nil
-	})
-	both.Go(func() (err error) {
-		select {
-		case <-struck:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if call, err = playCalls(ctx, s, &said); err != nil {
-			return fmt.Errorf("play the call incident: %w", remedied(err))
-		}
-		return nil
-	})
+	if opts.plays(poolName) {
+		tellPool(opts.Out)
+		both.Go(func() (err error) {
+			if pool, err = playPool(ctx, s, opts.Out, struck); err != nil {
+				return fmt.Errorf("play the pool incident: %w", remedied(err))
+			}
+			return nil
+		})
+	} else {
+		close(struck)
+	}
+	if opts.plays(callName) {
+		tellCalls(opts.Out)
+		both.Go(func() (err error) {
+			select {
+			case <-struck:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if call, err = playCalls(ctx, s, &said); err != nil {
+				return fmt.Errorf("play the call incident: %w", remedied(err))
+			}
+			return nil
+		})
+	}
 	err := both.Wait()
-	_, tellErr := said.WriteTo(out)
+	_, tellErr := said.WriteTo(opts.Out)
 	if err = errors.Join(err, tellErr); err != nil {
 		return nil, err
 	}
-	return &Result{Incidents: []Incident{*pool, *call}}, nil
+	result := new(Result)
+	for _, i := range []*Incident{pool, call} {
+		if i != nil {
+			result.Incidents = append(result.Incidents, *i)
+		}
+	}
+	return result, nil
+}
+
+// plays reports whether an incident is to be played.
+func (o *Options) plays(name string) bool {
+	return len(o.Incidents) == 0 || slices.Contains(o.Incidents, name)
 }
 
 // remedied adds the remedy where this machine has no cgroup v2.
