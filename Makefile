@@ -5,9 +5,10 @@ CLANG_FORMAT ?= clang-format-19
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+comma := ,
 GOSRC = $(shell git ls-files '*.go' | grep -v _bpfel.go)
 
-.PHONY: help build demo test test-unit fuzz bench generate check clean
+.PHONY: help build demo test test-unit vm vm-tool vm-fetch vm-table fuzz bench generate check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +24,21 @@ test: ## Run every test, those on real sockets included (root)
 
 test-unit: ## Run the tests that need no privilege and no kernel feature
 	$(GO) test -count=1 -short ./...
+
+# Needs qemu-system-x86 (qemu-system-arm for arm64), busybox-static, cpio, kmod,
+# xz-utils and zstd, and neither root nor KVM.
+vm: vm-tool ## Run every privileged test under other kernels: KERNEL=5.10,6.1 RUN=pattern
+	bin/vm/vm matrix $(if $(KERNEL),--kernel $(KERNEL)) $(if $(RUN),--run '$(RUN)')
+
+vm-tool: ## Build ./bin/vm/vm and the guests' first process
+	CGO_ENABLED=0 $(GO) build -o bin/vm/vm ./test/vm
+	for arch in amd64 arm64; do CGO_ENABLED=0 GOARCH=$$arch $(GO) build -ldflags '-s -w' -o bin/vm/init-$$arch ./test/vm/init || exit 1; done
+
+vm-fetch: vm-tool ## Unpack kernels into the cache folder: KERNEL=5.10,6.1
+	bin/vm/vm fetch $(subst $(comma), ,$(KERNEL))
+
+vm-table: vm-tool ## Write what the last `make vm` found into docs/kernels.md
+	bin/vm/vm table docs/kernels.md
 
 fuzz: ## Fuzz each fuzz target for FUZZTIME (default 20s)
 	@for pkg in $$($(GO) list ./...); do \

@@ -72,7 +72,7 @@ func (p *pair) load(t *testing.T) (finish func()) {
 // same number of route look-ups, which cost the machine as much and send
 // nothing, is the yardstick for what else happens under such a load.
 func TestProbesChangeNothing(t *testing.T) {
-	const probes = 10_000
+	probes := labtest.Fewer(10_000)
 	b := newBed(t)
 	for _, k := range kinds[:2] {
 		for _, what := range []string{"Route", "Send"} {

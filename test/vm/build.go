@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// binary is what a job runs.
+type binary struct {
+	pkg  string // the tests' package, below the module; "" for the agent
+	dir  string // to run it in
+	path string
+}
+
+// longest are the packages whose tests take longest, most of all first.
+var longest = []string{"internal/agent", "cmd/sockhealth", "internal/loader", "internal/api", "internal/prober"}
+
+// privileged lists the packages whose tests can reach the kernel: those that
+// link the package which enters network namespaces.
+func (m *matrix) privileged(ctx context.Context) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-test", "-f",
+		`{{if .ForTest}}{{.ForTest}}{{range .Deps}} {{.}}{{end}}{{end}}`, "./...")
+	cmd.Dir = m.top
+	out, err := output(cmd)
+	if err != nil {
+		return nil, err
+	}
+	module, err := m.module(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var packages []string
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		entersNetns := slices.ContainsFunc(fields, func(dep string) bool {
+			dep, _, _ = strings.Cut(dep, " ") // "PACKAGE [PACKAGE.test]"
+			return dep == module+"/internal/netns"
+		})
+		if entersNetns {
+			packages = append(packages, strings.TrimPrefix(fields[0], module+"/"))
+		}
+	}
+	slices.Sort(packages)
+	packages = slices.Compact(packages)
+	rank := func(pkg string) int {
+		if i := slices.Index(longest, pkg); i >= 0 {
+			return i
+		}
+		return len(longest)
+	}
+	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+	return packages, nil
+}
+
+// module returns the module's path.
+func (m *matrix) module(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m")
+	cmd.Dir = m.top
+	out, err := output(cmd)
+	return strings.TrimSpace(string(out)), err
+}
+
+// goTool runs the go command for an architecture, without cgo.
+func (m *matrix) goTool(ctx context.Context, arch string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = m.top
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
+	_, err := output(cmd)
+	return err
+}

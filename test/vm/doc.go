@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command vm runs static programs, above all the project's own test binaries,
+// as root under other Linux kernels: Debian's, booted by qemu without KVM.
+//
+//	vm fetch 5.10 6.1           unpack kernels into the cache folder
+//	go test -exec 'vm exec --kernel 5.10' ./internal/loader
+//	vm matrix --kernel 5.10     every privileged test, the demo and doctor
+//
+// A guest has cgroup v2, bpffs, BTF, and the kernel's own module loader with the
+// modules that the tests ask for; the module's source tree stands at the same
+// path as on the host, so that tests find their files. The program's output is
+// live; its exit status is the guest's. A guest that ends without one is told
+// as a time-out or as a crash, with the end of the kernel log.
+//
+// It writes only below the cache folder and the folder for results, needs no
+// privilege, and removes what belongs to a run when that ends or is
+// interrupted. It does not install anything: see the README for the packages
+// that it calls.
+package main

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/test/vm/guest"
+)
+
+// machine is one virtual machine and what runs in it.
+type machine struct {
+	kernel  *installed
+	cache   string
+	init    string // the first process's binary
+	program string
+	args    []string
+	dir     string // the program's working directory
+	env     []string
+	without []string
+	append  string // to the kernel's command line
+	timeout time.Duration
+	stdout  io.Writer // the program's output
+	stderr  io.Writer // what is to be said about the machine
+}
+
+// emulator is how qemu is called for an architecture, and the devices that its
+// ports are inside the guest.
+type emulator struct {
+	binary  string
+	args    []string
+	console string // of the kernel log
+	output  string
+	status  string
+	// ports are the arguments that make the ports for output and status, of the
+	// chardevs out and status.
+	ports []string
+}
+
+var emulators = map[string]emulator{
+	"amd64": {
+		binary: "qemu-system-x86_64", args: []string{"-machine", "q35", "-cpu", "qemu64"},
+		console: "ttyS0", output: "/dev/ttyS1", status: "/dev/ttyS2",
+		ports: []string{"-serial", "chardev:out", "-serial", "chardev:status"},
+	},
+	"arm64": {
+		binary: "qemu-system-aarch64", args: []string{"-machine", "virt", "-cpu", "cortex-a72"},
+		console: "ttyAMA0", output: "/dev/ttyS0", status: "/dev/ttyS1",
+		ports: []string{"-device", "pci-serial,chardev=out", "-device", "pci-serial,chardev=status"},
+	},
+}
+
+// run boots the machine and returns the program's exit status, or one of the
+// guest's own with the reason in the error.
+func (m *machine) run(ctx context.Context) (status int, err error) {
+	tmp, err := os.MkdirTemp(m.cache, runPrefix())
+	if err != nil {
+		return guest.StatusFailed, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	emu := emulators[m.kernel.arch]
+	image, err := m.image(ctx, tmp, &emu)
+	if err != nil {
+		return guest.StatusFailed, err
+	}
+	console, said := filepath.Join(tmp, "console"), filepath.Join(tmp, "status")
+	limited, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	qemuErr := m.qemu(limited, &emu, image, console, said)
+	if ctx.Err() != nil {
+		return guest.StatusFailed, context.Cause(ctx)
+	}
+	log, err := os.ReadFile(console)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return guest.StatusFailed, err
+	}
+	raw, err := os.ReadFile(said)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return guest.StatusFailed, err
+	}
+	status, err = conclude(string(raw), string(log), limited.Err() != nil, m.timeout)
+	if err != nil && !errors.Is(limited.Err(), context.DeadlineExceeded) {
+		err = errors.Join(err, qemuErr)
+	}
+	return status, err
+}
+
+// image makes the machine's initial file system.
+func (m *machine) image(ctx context.Context, tmp string, emu *emulator) (string, error) {
+	spec := &guest.Spec{
+		Args: append([]string{"/vm/" + filepath.Base(m.program)}, m.args...), Env: m.env, Dir: m.dir, Without: m.without,
+		Output: emu.output, Status: emu.status,
+	}
+	base, err := m.kernel.base(ctx, tmp)
+	if err != nil {
+		return "", err
+	}
+	over, err := overlay(ctx, tmp, m.init, m.program, spec)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(tmp, "initramfs")
+	return path, concat(path, base, over)
+}
+
+// qemu runs until the machine ends. Should this process be killed, the kernel
+// kills the machine.
+func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, status string) error {
+	runtime.LockOSThread() // the parent, to the kernel, is the thread
+	defer runtime.UnlockOSThread()
+	args := append([]string{
+		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "2", "-m", "1G",
+		"-kernel", m.kernel.image, "-initrd", image,
+		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off nokaslr " + m.append),
+		"-serial", "file:" + console,
+		"-chardev", "stdio,id=out,signal=off", "-chardev", "file,id=status,path=" + status,
+	}, emu.args...)
+	cmd := exec.CommandContext(ctx, emu.binary, append(args, emu.ports...)...)
+	cmd.Stdout, cmd.Stderr = m.stdout, m.stderr
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", emu.binary, err)
+	}
+	return nil
+}
+
+// logTail is how many lines of the kernel log an error shows.
+const logTail = 40
+
+// conclude tells how a machine ended, from what it said on its ports.
+func conclude(said, log string, timedOut bool, timeout time.Duration) (int, error) {
+	trouble := troubleIn(log)
+	status, err := strconv.Atoi(strings.TrimSpace(said))
+	if err == nil && trouble == "" && status != guest.StatusFailed {
+		return status, nil
+	}
+	var what string
+	switch {
+	case trouble != "":
+		status, what = guest.StatusFailed, "the kernel said "+strconv.Quote(trouble)
+	case err == nil:
+		what = "the machine could not run the program"
+	case timedOut:
+		status, what = guest.StatusTimeout, fmt.Sprintf("the machine was ended after %s", timeout)
+	default:
+		status, what = guest.StatusFailed, "the machine ended without a status"
+	}
+	return status, fmt.Errorf("%s; kernel log:\n%s", what, tail(log, logTail))
+}
+
+// troubleIn returns the first line of a kernel log that tells of a fault of the
+// kernel, "" without one.
+func troubleIn(log string) string {
+	for line := range strings.Lines(log) {
+		for _, word := range []string{"Kernel panic", "BUG: ", "Oops", "general protection fault", "KASAN", "WARNING: CPU", "WARNING: kernel/bpf", "WARNING: net/"} {
+			if strings.Contains(line, word) {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return ""
+}
+
+// tail returns the last n lines.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

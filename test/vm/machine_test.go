@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/test/vm/guest"
+)
+
+const panicLog = `[    1.9] Run /init as init process
+[   58.8] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000200
+[   58.9] Call Trace:
+`
+
+func TestConclude(t *testing.T) {
+	for _, tc := range []struct {
+		name, said, log string
+		timedOut        bool
+		status          int
+		err             string // "" for none
+	}{
+		{name: "well", said: "0\n"},
+		{name: "the program's status", said: "3\n", status: 3},
+		{name: "well at the last moment", said: "0\n", timedOut: true},
+		{name: "time-out", timedOut: true, status: guest.StatusTimeout, err: "ended after 1m0s"},
+		{name: "crash", log: panicLog, status: guest.StatusFailed, err: "Kernel panic"},
+		{name: "hung after a crash", log: panicLog, timedOut: true, status: guest.StatusFailed, err: "Kernel panic"},
+		{name: "ended without a word", status: guest.StatusFailed, err: "without a status"},
+		{name: "half a word", said: "x", status: guest.StatusFailed, err: "without a status"},
+		{name: "not run", said: "125\n", log: "init: no such file", status: guest.StatusFailed, err: "init: no such file"},
+		{name: "well, but the kernel is not", said: "0\n", log: "[  9.1] BUG: kernel NULL pointer dereference\n", status: guest.StatusFailed, err: "NULL pointer"},
+		{name: "chatter", said: "0\n", log: "[ 0.8] mtrr: your CPUs had inconsistent MTRRdefType settings\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, err := conclude(tc.said, tc.log, tc.timedOut, time.Minute)
+			if status != tc.status || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("status %d, %v; want %d, %q", status, err, tc.status, tc.err)
+			}
+		})
+	}
+}
+
+// bed runs a shell command under the kernel that the environment names.
+func bed(t *testing.T, script string) (m *machine, out *bytes.Buffer) {
+	t.Helper()
+	name := os.Getenv("SOCKHEALTH_VM_KERNEL")
+	if name == "" {
+		t.Skip("needs SOCKHEALTH_VM_KERNEL, the name of a fetched kernel, as `make vm` sets it")
+	}
+	ks, err := find([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := ks[0].open(os.Getenv("SOCKHEALTH_VM_CACHE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = new(bytes.Buffer)
+	return &machine{
+		kernel: in, cache: t.TempDir(), init: os.Getenv("SOCKHEALTH_VM_INIT"), program: "/bin/busybox",
+		args: []string{"sh", "-c", script}, dir: "/", timeout: 2 * time.Minute, stdout: out, stderr: out,
+	}, out
+}
+
+// run runs the machine and checks that nothing is left of it.
+func run(t *testing.T, ctx context.Context, m *machine) (int, error) {
+	t.Helper()
+	status, err := m.run(ctx)
+	left, readErr := os.ReadDir(m.cache)
+	if readErr != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, readErr)
+	}
+	return status, err
+}
+
+// A guest has what tests need, and its output comes through as it is.
+func TestGuest(t *testing.T) {
+	m, out := bed(t, `set -e
+echo out; echo err >&2
+[ "$(id -u)" = 0 ]
+grep -q "cgroup2 /sys/fs/cgroup " /proc/mounts
+grep -q "bpf /sys/fs/bpf " /proc/mounts
+[ -s /sys/kernel/btf/vmlinux ]
+ip link add type veth
+ip addr show lo | grep -q UP
+[ "$GREETING" = "hello there" ]
+exit 3`)
+	m.env = []string{"GREETING=hello there"}
+	status, err := run(t, t.Context(), m)
+	if status != 3 || err != nil || out.String() != "out\nerr\n" {
+		t.Errorf("status %d, %v, output %q", status, err, out)
+	}
+}
+
+// A module that was taken away is not found, and any other is.
+func TestWithout(t *testing.T) {
+	m, out := bed(t, `modprobe dummy && ! modprobe veth`)
+	m.without = []string{"veth"}
+	if status, err := run(t, t.Context(), m); status != 0 || err != nil {
+		t.Errorf("status %d, %v, output %q", status, err, out)
+	}
+	m.without = []string{"no_such_module"}
+	if status, err := run(t, t.Context(), m); status != guest.StatusFailed || err == nil || !strings.Contains(err.Error(), "no_such_module") {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
+
+func TestCrash(t *testing.T) {
+	m, _ := bed(t, `echo c >/proc/sysrq-trigger; sleep 60`)
+	status, err := run(t, t.Context(), m)
+	if status != guest.StatusFailed || err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	m, _ := bed(t, `sleep 600`)
+	m.timeout = 20 * time.Second
+	status, err := run(t, t.Context(), m)
+	if status != guest.StatusTimeout || err == nil {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
+
+// An interruption ends the machine, and leaves nothing of it.
+func TestInterrupt(t *testing.T) {
+	m, out := bed(t, `echo ready; sleep 600`)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	interrupted := errors.New("interrupted")
+	m.stdout = writer(func(b []byte) (int, error) {
+		cancel(interrupted)
+		return out.Write(b)
+	})
+	if status, err := run(t, ctx, m); status == 0 || !errors.Is(err, interrupted) {
+		t.Errorf("status %d, %v", status, err)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	err := newRoot().ExecuteContext(ctx)
+	var status statusError
+	switch {
+	case errors.As(err, &status):
+		os.Exit(int(status))
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "vm:", err)
+		os.Exit(1)
+	}
+}
+
+// statusError is the exit status of a guest's program that was told already.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+func newRoot() *cobra.Command {
+	var cache string
+	root := &cobra.Command{
+		Use:           "vm",
+		Short:         "Run tests under other Linux kernels",
+		SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if cache, err = filepath.Abs(cache); err != nil {
+				return err
+			}
+			return openCache(cache)
+		},
+	}
+	root.PersistentFlags().StringVar(&cache, "cache", cacheDefault(), "folder of the kernels")
+	root.AddCommand(newFetch(&cache), newExec(&cache), newMatrix(&cache), newTable())
+	return root
+}
+
+func newFetch(cache *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "fetch [KERNEL...]",
+		Short: "Unpack kernels into the cache folder, all of amd64 if none is named",
+		RunE: func(cmd *cobra.Command, names []string) error {
+			ks, err := find(names)
+			if err != nil {
+				return err
+			}
+			for _, k := range ks {
+				if err := k.fetch(cmd.Context(), *cache, cmd.OutOrStdout()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func newExec(cache *string) *cobra.Command {
+	var name string
+	m := new(machine)
+	cmd := &cobra.Command{
+		Use:   "exec --kernel KERNEL PROGRAM [ARG...]",
+		Short: "Run a static program as root under a kernel; its exit status is this command's",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ks, err := find([]string{name})
+			if err != nil {
+				return err
+			}
+			if m.kernel, err = ks[0].open(*cache); err != nil {
+				return err
+			}
+			if m.dir, err = os.Getwd(); err != nil {
+				return err
+			}
+			if m.init, err = initOf(ks[0].arch); err != nil {
+				return err
+			}
+			m.cache, m.program, m.args = *cache, args[0], args[1:]
+			m.stdout, m.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			status, err := m.run(cmd.Context())
+			if err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "vm: kernel %s: %v\n", name, err)
+			}
+			if status != 0 {
+				return statusError(status)
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // the program's own flags are its own
+	f.StringVar(&name, "kernel", "", "the kernel to boot")
+	f.StringArrayVar(&m.env, "env", []string{"SOCKHEALTH_MUST_RUN=1"}, "NAME=VALUE for the program")
+	f.StringSliceVar(&m.without, "without", nil, "kernel modules to take away")
+	f.StringVar(&m.append, "append", "", "more for the kernel's command line")
+	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end the machine")
+	if err := cmd.MarkFlagRequired("kernel"); err != nil {
+		panic(err) // there is no such flag
+	}
+	return cmd
+}
+
+// initOf returns the binary of a guest's first process, which stands beside
+// this one.
+func initOf(arch string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), "init-"+arch)
+	if !isFile(path) {
+		return "", fmt.Errorf("%s is not there [run: make bin/vm/vm]", path)
+	}
+	return path, nil
+}

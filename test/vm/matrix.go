@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// matrix runs every privileged test, doctor and the demo under several kernels.
+type matrix struct {
+	cache   string
+	out     io.Writer
+	top     string // the module's folder
+	results string // a file for each kernel is written here
+	run     string // only tests that match; then no doctor, demo or variant
+	timeout time.Duration
+	atOnce  int
+}
+
+func newMatrix(cache *string) *cobra.Command {
+	m := &matrix{}
+	var names []string
+	cmd := &cobra.Command{
+		Use:   "matrix",
+		Short: "Run every privileged test, doctor and the demo under several kernels",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			m.cache, m.out = *cache, &locked{w: cmd.OutOrStdout()}
+			if m.top, err = os.Getwd(); err != nil {
+				return err
+			}
+			ks, err := find(names)
+			if err != nil {
+				return err
+			}
+			return m.all(cmd.Context(), ks)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&names, "kernel", nil, "kernels to run (default: all of amd64)")
+	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
+	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
+	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
+	f.IntVar(&m.atOnce, "at-once", 2, "machines at a time")
+	return cmd
+}
+
+// all fetches what is missing, builds, and runs the kernels' jobs, those of one
+// kernel after the other's as machines come free.
+func (m *matrix) all(ctx context.Context, kernels []target) error {
+	began := time.Now()
+	var jobs []*job
+	builds := make(map[string][]binary)
+	for _, k := range kernels {
+		if err := k.fetch(ctx, m.cache, m.out); err != nil {
+			return err
+		}
+		in, err := k.open(m.cache)
+		if err != nil {
+			return err
+		}
+		if _, ok := builds[k.arch]; !ok {
+			if builds[k.arch], err = m.build(ctx, k.arch); err != nil {
+				return err
+			}
+		}
+		jobs = append(jobs, m.plan(in, builds[k.arch])...)
+	}
+	m.runJobs(ctx, jobs)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	failed := 0
+	for _, k := range kernels {
+		r := gather(k.name, jobs)
+		r.print(m.out)
+		failed += r.Bad
+		if m.run == "" {
+			if err := r.write(m.results); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintf(m.out, "%d kernels in %s\n", len(kernels), time.Since(began).Round(time.Second))
+	if failed > 0 {
+		return fmt.Errorf("%d of %d machines failed", failed, len(jobs))
+	}
+	return nil
+}
+
+// runJobs runs the jobs, some at once, until all are done or ctx is.
+func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
+	next := make(chan *job)
+	done := make(chan struct{})
+	for range m.atOnce {
+		go func() {
+			for j := range next {
+				j.run(ctx, m)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for _, j := range jobs {
+		if ctx.Err() == nil {
+			next <- j
+		}
+	}
+	close(next)
+	for range m.atOnce {
+		<-done
+	}
+}
+
+// plan returns a kernel's jobs. The long ones come first, so that none of them
+// is the last to end.
+func (m *matrix) plan(in *installed, binaries []binary) []*job {
+	var jobs []*job
+	for _, b := range binaries {
+		if b.pkg == "" {
+			continue
+		}
+		args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
+		if m.run != "" {
+			args = append(args, "-test.run", m.run)
+		}
+		jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args})
+	}
+	if m.run != "" {
+		return jobs
+	}
+	agent := binaries[len(binaries)-1]
+	jobs = append(jobs,
+		&job{kernel: in, name: "doctor", binary: agent, args: []string{"doctor", "-o", "json"}, doctor: true},
+		&job{kernel: in, name: "demo", binary: agent, args: []string{"demo", "--incident", "call"}})
+	return jobs
+}
+
+// build compiles what runs in the guests of an architecture: the tests of every
+// package that can reach the kernel, and last the agent.
+func (m *matrix) build(ctx context.Context, arch string) ([]binary, error) {
+	packages, err := m.privileged(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(m.top, "bin/vm", arch)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	args := []string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}
+	var out []binary
+	for _, pkg := range packages {
+		args = append(args, "./"+pkg)
+		out = append(out, binary{pkg: pkg, dir: filepath.Join(m.top, pkg), path: filepath.Join(dir, filepath.Base(pkg)+".test")})
+	}
+	agent := binary{dir: m.top, path: filepath.Join(dir, "sockhealth")}
+	err = errors.Join(
+		m.goTool(ctx, arch, args...),
+		m.goTool(ctx, arch, "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sockhealth"))
+	return append(out, agent), err
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const testOutput = `=== RUN   TestWell
+--- PASS: TestWell (0.00s)
+=== RUN   TestPart
+    --- PASS: TestPart/one (0.00s)
+    part_test.go:7: log line
+    --- FAIL: TestPart/two (0.00s)
+--- FAIL: TestPart (0.01s)
+=== RUN   TestNew
+    new_test.go:17: needs provoke (Linux 5.15)
+--- SKIP: TestNew (0.00s)
+FAIL
+`
+
+func TestCount(t *testing.T) {
+	r := &result{Skipped: make(map[string]int)}
+	r.count(testOutput)
+	want := &result{Passed: 2, Failed: 2, Skipped: map[string]int{"needs provoke (Linux 5.15)": 1}}
+	if d := cmp.Diff(want, r, cmp.AllowUnexported(result{})); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// Lines are passed on whole and live; those that say only that all is well are
+// not.
+func TestLines(t *testing.T) {
+	var out bytes.Buffer
+	l := &lines{w: &out, prefix: "6.1 "}
+	for _, part := range []string{"=== RUN   Test", "Well\n--- PASS: TestWell (0.00s)\r\n   a_test.go:1: se", "ed 5\n--- FAIL: TestX", " (0.1s)\nend"} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	l.flush()
+	if want := "6.1    a_test.go:1: seed 5\n6.1 --- FAIL: TestX (0.1s)\n6.1 end\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestSupportTable(t *testing.T) {
+	old := &result{Kernel: "5.10", Release: "5.10.0-32-cloud-amd64", Passed: 9,
+		Doctor: []byte(`{"checks":[{"name":"kernel","status":"works"},{"name":"CAP_BPF","status":"works"},{"name":"btf","status":"works"},{"name":"provoke","status":"degraded"}]}`)}
+	arm := &result{Kernel: "6.1-arm64", Release: "6.1.0-50-cloud-arm64", Failed: 1,
+		Doctor: []byte(`{"checks":[{"name":"btf","status":"works"},{"name":"provoke","status":"works"}]}`)}
+	got, err := replaceTable("a\n"+tableBegin+"\nold\n"+tableEnd+"\nb\n", supportTable([]*result{old, arm}))
+	want := "a\n" + tableBegin + `
+| check | since | 5.10 | 6.1 arm64 |
+| --- | --- | --- | --- |
+| ` + "`btf`" + ` | 5.10 | yes | yes |
+| ` + "`provoke`" + ` | 5.15 | no | yes |
+| every privileged test and the demo |  | passes | fails |
+` + tableEnd + "\nb\n"
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if _, err := replaceTable("no table here", ""); err == nil {
+		t.Error("a document without the lines was accepted")
+	}
+}
