@@ -58,26 +58,36 @@ func (a *Agent) place(k uint32) (free func(), ok bool) {
 	}, true
 }
 
-// scan returns the sockets of a namespace that match.
-func (a *Agent) scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
+// walked runs what looks for sockets by a walk, or a list where the kernel has
+// no walk, in one of the places for that.
+func (a *Agent) walked(ns *netns.NS, look func(ns *netns.NS) ([]conn.Snapshot, error)) ([]conn.Snapshot, error) {
 	free, ok := a.place(ns.Inode())
 	if !ok {
 		return nil, errHeldUp
 	}
 	var found []conn.Snapshot // nobody's but fn's until it has ended
-	err := a.bounded(ns, func(ns *netns.NS) error {
+	err := a.bounded(ns, func(ns *netns.NS) (err error) {
 		defer free()
-		return a.Sockets.Scan(ns, func(s conn.Snapshot) error {
-			if match(&s) {
-				found = append(found, s)
-			}
-			return nil
-		})
+		found, err = look(ns)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return found, nil
+}
+
+// scan returns the sockets of a namespace that match.
+func (a *Agent) scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
+	return a.walked(ns, func(ns *netns.NS) (found []conn.Snapshot, err error) {
+		err = a.Sockets.Scan(ns, func(s conn.Snapshot) error {
+			if match(&s) {
+				found = append(found, s)
+			}
+			return nil
+		})
+		return found, err
+	})
 }
 
 // again looks once more at a socket. Where its application holds the lock, what

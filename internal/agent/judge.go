@@ -141,7 +141,9 @@ func (a *Agent) none(c *call, r *Report) Result {
 // find looks for the sockets that the report names.
 func (a *Agent) find(r Report) ([]conn.Snapshot, error) {
 	if !r.Local.IsValid() || !r.Peer.IsValid() {
-		return a.Sockets.Find(r.Caller.NS, r.Local, r.Cookie)
+		return a.walked(r.Caller.NS, func(ns *netns.NS) ([]conn.Snapshot, error) {
+			return a.Sockets.Find(ns, r.Local, r.Cookie)
+		})
 	}
 	s, err := a.Sockets.Get(r.Caller.NS, r.Local, r.Peer)
 	if errors.Is(err, sockets.ErrGone) {

@@ -73,7 +73,7 @@ const (
 	// keepaliveGrace is how long a keepalive that is due may take to show.
 	keepaliveGrace = 500 * time.Millisecond
 	// confirmLimit is how far off a keepalive may be that is waited for.
-	confirmLimit = 30 * time.Second
+	confirmLimit = 10 * time.Second
 )
 
 // settle is a few of the kernel's ticks: an answer within the tick of the segment

@@ -128,8 +128,13 @@ func TestDestroyByWalk(t *testing.T) {
 			if err := d.in(t, l.Client, id)[0]; err != nil {
 				t.Fatal(err)
 			}
-			if err := <-blocked; !errors.Is(err, unix.ECONNABORTED) {
-				t.Errorf("the blocked reader got %v, want ECONNABORTED", err)
+			select {
+			case err := <-blocked:
+				if !errors.Is(err, unix.ECONNABORTED) {
+					t.Errorf("the blocked reader got %v, want ECONNABORTED", err)
+				}
+			case <-time.After(late):
+				t.Fatal("the reader is still blocked")
 			}
 			if _, err := client.Write([]byte("x")); !errors.Is(err, unix.EPIPE) {
 				t.Errorf("the next write got %v, want EPIPE", err)

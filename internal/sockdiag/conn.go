@@ -179,15 +179,13 @@ func (c *Conn) probe() error {
 }
 
 // enoent decides what ENOENT to an exact request means. listed is the answer to
-// probe, nil where there is a handler.
+// probe, nil where there is a handler; where it is another error than
+// ErrUnsupported nothing is known.
 func enoent(exact, listed error) error {
-	switch {
-	case listed == nil:
-		return edge(exact)
-	case errors.Is(listed, ErrUnsupported):
+	if listed != nil {
 		return listed
 	}
-	return fmt.Errorf("neither found nor known to be gone: %w", listed)
+	return edge(exact)
 }
 
 // List calls fn for each socket of the namespace that the filter lets through,

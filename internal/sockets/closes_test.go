@@ -54,18 +54,29 @@ func TestClosesShareWalks(t *testing.T) {
 		t.Errorf("another namespace: %v", err)
 	}
 	for _, want := range [][]uint64{{1}, {2, 3, 4}, {2}} {
-		got := <-walks
+		got := next(t, walks)
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("a walk for %v, want %v", got, want)
 		}
 		release <- true
 	}
 	for range asked {
-		<-results
+		next(t, results)
 	}
 	if len(walks) != 0 || len(c.queues) != 0 {
 		t.Errorf("%d more walks, %d queues are left", len(walks), len(c.queues))
 	}
+}
+
+// next receives, in time.
+func next[T any](t *testing.T, from chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing came")
+	}
+	return got
 }
 
 // Behind a walk that does not end only so many wait.

@@ -5,8 +5,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -30,33 +33,51 @@ type job struct {
 	output []byte
 }
 
-// run boots the machine.
+// run boots the machine. All it says goes to a file as it comes; what matters,
+// or all where that is asked for, to the matrix's output.
 func (j *job) run(ctx context.Context, m *matrix) {
 	began := time.Now()
-	label := fmt.Sprintf("%-7s %-17s ", j.kernel.name, j.name)
-	init, err := initOf(j.kernel.arch)
-	if err != nil {
-		j.status, j.err = 1, err
-		return
-	}
-	var kept bytes.Buffer
-	live := &lines{w: m.out, prefix: label, quiet: j.doctor}
-	vm := &machine{
-		kernel: j.kernel, cache: m.cache, init: init, program: j.binary.path, args: j.args, dir: j.binary.dir,
-		env: []string{"SOCKHEALTH_MUST_RUN=1"}, without: j.without, append: j.append, timeout: m.timeout,
-		stdout: io.MultiWriter(&kept, live), stderr: live,
-	}
-	j.status, j.err = vm.run(ctx)
-	live.flush()
-	j.took, j.output = time.Since(began).Round(time.Second), kept.Bytes()
+	j.status, j.err = j.boot(ctx, m)
+	j.took = time.Since(began).Round(time.Second)
 	word := "ok"
 	if !j.ok() {
-		word = fmt.Sprintf("FAILED, status %d", j.status)
+		word = fmt.Sprintf("FAILED, status %d, see %s", j.status, m.logOf(j))
 	}
 	if j.err != nil {
 		word += ": " + j.err.Error()
 	}
-	fmt.Fprintf(m.out, "%s%s (%s)\n", label, word, j.took)
+	fmt.Fprintf(m.out, "%s%s (%s)\n", j.label(), word, j.took)
+}
+
+func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
+	init, err := initOf(j.kernel.arch)
+	if err != nil {
+		return 1, err
+	}
+	log, err := os.Create(m.logOf(j))
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	var kept bytes.Buffer
+	live := &lines{w: m.out, prefix: j.label(), all: m.run != ""}
+	vm := &machine{
+		kernel: j.kernel, cache: m.cache, init: init, program: j.binary.path, args: j.args, dir: j.binary.dir,
+		env: []string{"SOCKHEALTH_MUST_RUN=1"}, without: j.without, append: j.append, timeout: m.timeout,
+		stdout: io.MultiWriter(log, live, &kept), stderr: log,
+	}
+	status, err = vm.run(ctx)
+	live.flush()
+	j.output = kept.Bytes()
+	return status, err
+}
+
+// label begins each of a job's lines.
+func (j *job) label() string { return fmt.Sprintf("%-9s %-22s ", j.kernel.name, j.name) }
+
+// logOf is where a job's output goes.
+func (m *matrix) logOf(j *job) string {
+	return filepath.Join(m.results, j.kernel.name+"-"+strings.ReplaceAll(j.name, "/", "-")+".log")
 }
 
 // ok says whether the machine ended well. Doctor's exit status says what the
@@ -77,14 +98,14 @@ func (l *locked) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// noise are the lines of a test that say only that all is well.
-var noise = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME)|\s*--- PASS|PASS\s*$)`)
+// telling are the lines that say that a test did not pass.
+var telling = regexp.MustCompile(`^\s*--- (FAIL|SKIP)|^(panic|fatal error|FAIL)\b`)
 
-// lines passes whole lines on, each with a prefix, except noise.
+// lines passes whole lines on, each with a prefix: all, or those that tell.
 type lines struct {
 	w      io.Writer
 	prefix string
-	quiet  bool
+	all    bool
 	rest   []byte
 }
 
@@ -101,7 +122,7 @@ func (l *lines) Write(b []byte) (int, error) {
 }
 
 func (l *lines) pass(line []byte) {
-	if !l.quiet && !noise.Match(line) {
+	if l.all || telling.Match(line) {
 		fmt.Fprintf(l.w, "%s%s\n", l.prefix, strings.TrimRight(string(line), "\r"))
 	}
 }

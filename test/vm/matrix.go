@@ -57,6 +57,9 @@ func newMatrix(cache *string) *cobra.Command {
 // kernel after the other's as machines come free.
 func (m *matrix) all(ctx context.Context, kernels []target) error {
 	began := time.Now()
+	if err := os.MkdirAll(m.results, 0o755); err != nil {
+		return err
+	}
 	var jobs []*job
 	builds := make(map[string][]binary)
 	for _, k := range kernels {

@@ -101,9 +101,6 @@ func (r *result) print(w io.Writer) {
 
 // write keeps the result for the table.
 func (r *result) write(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("keep the result of kernel %s: %w", r.Kernel, err)

@@ -31,19 +31,26 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Lines are passed on whole and live; those that say only that all is well are
-// not.
+// Lines are passed on whole and live: all, or those that tell.
 func TestLines(t *testing.T) {
-	var out bytes.Buffer
-	l := &lines{w: &out, prefix: "6.1 "}
-	for _, part := range []string{"=== RUN   Test", "Well\n--- PASS: TestWell (0.00s)\r\n   a_test.go:1: se", "ed 5\n--- FAIL: TestX", " (0.1s)\nend"} {
-		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
-			t.Fatalf("%d, %v", n, err)
+	for _, tc := range []struct {
+		all  bool
+		want string
+	}{
+		{true, "6.1 === RUN   TestWell\n6.1 --- PASS: TestWell (0.00s)\n6.1    a_test.go:1: seed 5\n6.1 --- FAIL: TestX (0.1s)\n6.1 end\n"},
+		{false, "6.1 --- FAIL: TestX (0.1s)\n"},
+	} {
+		var out bytes.Buffer
+		l := &lines{w: &out, prefix: "6.1 ", all: tc.all}
+		for _, part := range []string{"=== RUN   Test", "Well\n--- PASS: TestWell (0.00s)\r\n   a_test.go:1: se", "ed 5\n--- FAIL: TestX", " (0.1s)\nend"} {
+			if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+				t.Fatalf("%d, %v", n, err)
+			}
 		}
-	}
-	l.flush()
-	if want := "6.1    a_test.go:1: seed 5\n6.1 --- FAIL: TestX (0.1s)\n6.1 end\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
+		l.flush()
+		if out.String() != tc.want {
+			t.Errorf("got %q, want %q", out.String(), tc.want)
+		}
 	}
 }
 
