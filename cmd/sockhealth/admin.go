@@ -43,7 +43,7 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		Faults:     make(map[string]uint64),
 		Judgements: stats.Judgements,
 	}
-	for _, f := range kernel.Features() {
+	for _, f := range loader.Features() {
 		out.Features[f.String()] = a.programs.Lacks(f) == nil
 	}
 	for i, n := range faults {
@@ -70,7 +70,7 @@ func (a *admin) problems(s *api.Status) []string {
 	}
 	// What the kernel is too old for is no fault of anybody's.
 	if running, _, err := kernel.Running(); err == nil {
-		for _, f := range kernel.Features() {
+		for _, f := range loader.Features() {
 			if err := a.programs.Lacks(f); err != nil && f.Expected(running) {
 				out = append(out, err.Error())
 			}

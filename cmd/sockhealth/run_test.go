@@ -18,6 +18,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
 func TestRun(t *testing.T) {
@@ -141,7 +142,7 @@ func (a *runAgent) testStatus(t *testing.T) {
 	if age := time.Since(s.Policy.Loaded); age < 0 || age > time.Minute {
 		t.Errorf("policy loaded %s ago", age)
 	}
-	features := expectedFeatures(t)
+	features := expected(t, loader.Features())
 	if strings.Join(s.Programs, " ") != "setsockopt sockops" || !maps.Equal(s.Features, features) {
 		t.Errorf("programs %v, features %v, want %v", s.Programs, s.Features, features)
 	}

@@ -69,6 +69,7 @@ func TestSlowAnswer(t *testing.T) {
 	b := newBed(t, patient)
 	client, server := labtest.Pair(t, b.Lab, 0)
 	exchange(t, client, server)
+	want := labtest.Options(t, client)
 	client.Write([]byte("request"))
 	io.ReadFull(server, make([]byte, 7))
 	for _, quiet := range []time.Duration{0, 1200 * time.Millisecond} {
@@ -80,7 +81,6 @@ func TestSlowAnswer(t *testing.T) {
 		}
 	}
 	wantWorks(t, server, client)
-	want := conn.Options{KeepAlive: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 5, UserTimeout: time.Minute}
 	labtest.Eventually(t, late, func() bool { return labtest.Options(t, client) == want }, "options as before the probe")
 }
 

@@ -101,9 +101,9 @@ func TestFlatMemory(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	judge(5_000) // fills the journal
+	judge(1_500) // fills the journal
 	before := heap()
-	judge(labtest.Fewer(95_000))
+	judge(labtest.Fewer(98_500))
 	if after := heap(); after > before+2<<20 {
 		t.Errorf("heap grew from %d to %d bytes over them", before, after)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
 // rows returns the cells of the document's first table whose head begins so.
@@ -59,7 +60,7 @@ func wantDocument(t *testing.T, checks []Check) {
 		found[c.Name] = map[bool]string{true: "yes", false: "no"}[c.Status == Works]
 	}
 	for _, row := range table[2:] {
-		if have, ok := found[row[0]]; ok && have != row[column] {
+		if have, ok := found[row[0]]; ok && !labtest.Without(row[0]) && have != row[column] {
 			t.Errorf("docs/kernels.md says %q of %s under Linux %s, found %q [run: make vm, make vm-table]", row[column], row[0], running, have)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
@@ -63,25 +64,31 @@ func Examine(ctx context.Context) ([]Check, error) {
 			return nil, err
 		}
 		detail, err := p.try(b)
-		if err != nil && p.instead != "" && works(out, p.instead) {
-			out = append(out, Check{
-				Name: p.name, Status: Unneeded, Detail: fmt.Sprintf("%s does what it would: %s", p.instead, oneLine(err)),
-			})
-			continue
-		}
 		out = append(out, conclude(&p, detail, err))
 	}
-	return out, ctx.Err()
+	return unneeded(out), ctx.Err()
 }
 
-// works reports whether a check has been made and passed.
-func works(checks []Check, name string) bool {
+// substitutes are pairs of checks, of which one that works does all that the
+// other would.
+var substitutes = map[string]string{
+	"inet_diag": kernel.Scan.String(), kernel.Scan.String(): "inet_diag",
+	"destroy": kernel.BPFDestroy.String(), kernel.BPFDestroy.String(): "destroy",
+}
+
+// unneeded finds the checks that failed and whose substitute works.
+func unneeded(checks []Check) []Check {
+	works := make(map[string]bool)
 	for i := range checks {
-		if checks[i].Name == name {
-			return checks[i].Status == Works
+		works[checks[i].Name] = checks[i].Status == Works
+	}
+	for i := range checks {
+		c := &checks[i]
+		if other := substitutes[c.Name]; c.Status == Degraded && works[other] {
+			*c = Check{Name: c.Name, Status: Unneeded, Detail: fmt.Sprintf("%s does what it would: %s", other, c.Detail)}
 		}
 	}
-	return false
+	return checks
 }
 
 // errUntested is for a check that could not be tried; the text beside it says

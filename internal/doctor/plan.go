@@ -5,6 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +25,6 @@ type plan struct {
 	essential bool   // without it the agent cannot run
 	lost      string // what the agent cannot do without it
 	remedy    string // where the error does not know better
-	// instead names a check before this one: where that works, nothing is lost
-	// without this.
-	instead string
 	// try returns what it found.
 	try func(*bench) (string, error)
 }
@@ -56,7 +54,7 @@ func plans() []plan {
 		},
 		{
 			name: "inet_diag", try: inetDiag,
-			lost:   "sockets are found by cookie or local address alone only where scan works, and closed only where bpf_destroy does",
+			lost:   "siblings of a dead connection are not judged, sockets cannot be listed, nor found by cookie or local address alone",
 			remedy: "load inet_diag and tcp_diag, or run a kernel with CONFIG_INET_TCP_DIAG",
 		},
 		{
@@ -65,7 +63,7 @@ func plans() []plan {
 			remedy: "see the message",
 		},
 		{
-			name: kernel.Scan.String(), try: scan, instead: "inet_diag",
+			name: kernel.Scan.String(), try: scan,
 			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
 			remedy: runLinux(kernel.Scan),
 		},
@@ -85,12 +83,17 @@ func plans() []plan {
 			remedy: "grant CAP_NET_RAW, and look for a firewall or seccomp rule that forbids raw sockets",
 		},
 		{
+			name: kernel.ForeignSource.String(), try: foreignSource,
+			lost:   "the probe from another host's address: " + kernel.ForeignSource.Without(),
+			remedy: runLinux(kernel.ForeignSource),
+		},
+		{
 			name: "destroy", try: destroy,
-			lost:   "where bpf_destroy is missing too, dead connections are found and not closed; the kernel's bound ends them",
+			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: "run a kernel with CONFIG_INET_DIAG_DESTROY=y",
 		},
 		{
-			name: kernel.BPFDestroy.String(), try: bpfDestroy, instead: "destroy",
+			name: kernel.BPFDestroy.String(), try: bpfDestroy,
 			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: runLinux(kernel.BPFDestroy) + ", or one with CONFIG_INET_DIAG_DESTROY=y",
 		},
@@ -235,6 +238,20 @@ func rawProbe(b *bench) (string, error) {
 		err = fmt.Errorf("sent, and not answered within %s", answerWithin)
 	}
 	return fmt.Sprintf("sent and answered within %s", time.Since(began).Round(time.Microsecond)), err
+}
+
+// foreignSource looks up the way of a connection whose source is no address of
+// this host (TEST-NET-1), as a transparent proxy's is.
+func foreignSource(b *bench) (string, error) {
+	if err := b.ready(); err != nil {
+		return "", err
+	}
+	s, err := b.look()
+	if err != nil {
+		return "", err
+	}
+	s.Local = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), s.Local.Port())
+	return "finds the way of a transparent proxy's connection", prober.New().Route(b.ns, &s)
 }
 
 // destroy closes the connection and reads what its application sees.

@@ -16,6 +16,9 @@ const (
 	// Provoke is bpf_setsockopt in a TCP iterator: the kernel's own keepalive
 	// can be made to probe.
 	Provoke
+	// ForeignSource is a raw IPv4 socket that binds to an address of another host
+	// (commit 0ce779a9f501): the probe of a transparent proxy's connection.
+	ForeignSource
 	// BPFDestroy is bpf_sock_destroy in a TCP iterator.
 	BPFDestroy
 )
@@ -26,10 +29,11 @@ var features = [...]struct {
 	since   Release
 	without string
 }{
-	Hold:       {"hold", Release{5, 15}, "an application's own setsockopt is held option by option: the bound stays, its shape may differ"},
-	Scan:       {"scan", Release{5, 11}, "sockets are listed by inet_diag and looked at one by one"},
-	Provoke:    {"provoke", Release{5, 15}, "segments of ours probe, and a connection with nothing in flight is condemned only once a keepalive of its own stayed unanswered, too"},
-	BPFDestroy: {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
+	Hold:          {"hold", Release{5, 15}, "an application's own setsockopt is held option by option: the bound stays, its shape may differ"},
+	Scan:          {"scan", Release{5, 11}, "sockets are listed by inet_diag and looked at one by one"},
+	Provoke:       {"provoke", Release{5, 15}, "segments of ours probe, and a connection with nothing in flight is condemned only once a keepalive of its own stayed unanswered, too"},
+	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are not probed by segments of ours: with data in flight they are not judged, and told as local_fault"},
+	BPFDestroy:    {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
 }
 
 // Features lists all.

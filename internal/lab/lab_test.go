@@ -40,6 +40,7 @@ func echo(t *testing.T, a, b net.Conn) {
 }
 
 func TestEveryHostIsReachedThroughTheRouter(t *testing.T) {
+	labtest.NeedIPv6(t)
 	labtest.NoLeak(t)
 	second4, second6 := netip.MustParseAddr("10.91.2.3"), netip.MustParseAddr("fd91:0:0:2::3")
 	client4 := netip.MustParseAddr("10.91.1.3")

@@ -45,7 +45,7 @@ func (n network) device() string { return "net" + strconv.Itoa(int(n.n)) }
 
 // join links host to router and gives it its addresses and default routes.
 func (n network) join(router, host *netns.NS, extra []netip.Addr) error {
-	addrs := []netip.Addr{n.addr4(2), n.addr6(2)}
+	addrs := usable(n.addr4(2), n.addr6(2))
 	for _, a := range extra {
 		if !n.prefix(a).Contains(a) {
 			return fmt.Errorf("add address %s: outside %s", a, n.prefix(a))
@@ -73,7 +73,7 @@ func (n network) join(router, host *netns.NS, extra []netip.Addr) error {
 	if err := r.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add link %s: %w", n.device(), err)
 	}
-	if err := n.configure(r, n.device(), n.addr4(1), n.addr6(1)); err != nil {
+	if err := n.configure(r, n.device(), usable(n.addr4(1), n.addr6(1))...); err != nil {
 		return err
 	}
 	if err := n.configure(h, hostDevice, addrs...); err != nil {
@@ -111,7 +111,7 @@ func (n network) route(h *netlink.Handle) error {
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", hostDevice, err)
 	}
-	for _, via := range []netip.Addr{n.addr4(1), n.addr6(1)} {
+	for _, via := range usable(n.addr4(1), n.addr6(1)) {
 		all := &net.IPNet{IP: make(net.IP, via.BitLen()/8), Mask: net.CIDRMask(0, via.BitLen())}
 		r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: via.AsSlice()}
 		if err := h.RouteAdd(r); err != nil {
@@ -146,7 +146,13 @@ func ready(h *netlink.Handle, device string) (bool, error) {
 	if err != nil || link.Attrs().OperState != netlink.OperUp {
 		return false, err
 	}
+	if !IPv6() {
+		return true, nil
+	}
 	addrs, err := h.AddrList(link, netlink.FAMILY_V6)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return false, nil // an address came or went meanwhile
+	}
 	if err != nil {
 		return false, err
 	}
@@ -174,16 +180,19 @@ func open(ns *netns.NS) (h *netlink.Handle, err error) {
 
 // forward makes a router of ns.
 func forward(ns *netns.NS) error {
-	return errors.Join(
-		prepare(ns),
-		sysctl(ns, "ipv4/ip_forward", "1"),
-		sysctl(ns, "ipv6/conf/all/forwarding", "1"),
-	)
+	err := errors.Join(prepare(ns), sysctl(ns, "ipv4/ip_forward", "1"))
+	if IPv6() {
+		err = errors.Join(err, sysctl(ns, "ipv6/conf/all/forwarding", "1"))
+	}
+	return err
 }
 
 // prepare makes the devices that ns will have use IPv6, with a link-local
 // address, and every address at once, without asking whether another has it.
 func prepare(ns *netns.NS) error {
+	if !IPv6() {
+		return nil
+	}
 	return errors.Join(
 		sysctl(ns, "ipv6/conf/default/disable_ipv6", "0"),
 		sysctl(ns, "ipv6/conf/default/addr_gen_mode", "0"),

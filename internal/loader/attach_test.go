@@ -130,6 +130,7 @@ func dirFD(t *testing.T, path string) int {
 // TestPolicyAgreesWithGo: for random policies and connections the record that
 // the kernel made names the peer that policy.Match names.
 func TestPolicyAgreesWithGo(t *testing.T) {
+	labtest.NeedIPv6(t)
 	b := loadertest.New(t, loadertest.Fast)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

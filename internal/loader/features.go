@@ -8,6 +8,11 @@ import (
 	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
+// Features lists those that the programs have where the kernel gives them.
+func Features() []kernel.Feature {
+	return []kernel.Feature{kernel.Hold, kernel.Scan, kernel.Provoke, kernel.BPFDestroy}
+}
+
 // Lacks returns why the kernel does not give a feature, nil where it does. The
 // error wraps ErrUnsupported.
 func (p *Programs) Lacks(f kernel.Feature) error { return p.lacks[f] }

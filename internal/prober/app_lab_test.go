@@ -201,8 +201,9 @@ func TestAcceptQueueFull(t *testing.T) {
 func TestAcceptQueueFillsUpDuringTheHandshake(t *testing.T) {
 	for _, probe := range []policy.AppProbe{*sendPing, *probeHTTP(0), *probeGRPC("")} {
 		t.Run(string(probe.Kind), func(t *testing.T) {
-			// Time for three retransmissions, and for no keepalive to be missed.
-			probe.Timeout = 1500 * time.Millisecond
+			// Time for three retransmissions on a slow machine, and for no keepalive
+			// to be missed.
+			probe.Timeout = 4 * time.Second
 			q := newQueue(t)
 			heard := labtest.Counter(t)(q.lab.Count(lab.Match{SrcPort: q.addr.Port(), Set: lab.SYN | lab.ACK}))
 			late := labtest.Fault(t)(q.lab.Drop(lab.Match{DstPort: q.addr.Port(), Clear: lab.SYN}))

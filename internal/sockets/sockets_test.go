@@ -194,6 +194,10 @@ peers: [{name: server, cidrs: [10.91.2.0/24], user_timeout: 60s, keepalive: {idl
 		snap, err = get(s, b.Client, client)
 		return err == nil && snap.PacketAge > 1100*time.Millisecond
 	}, "silence")
+	other, err := get(s, b.Client, untouched)
+	if err != nil {
+		t.Fatal(err)
+	}
 	reached, err := s.Provoke(b.Client, []uint64{snap.Cookie, 1 << 60})
 	if err != nil || len(reached) != 1 || reached[0] != snap.Cookie {
 		t.Fatalf("provoked %v, %v; want cookie %d alone", reached, err, snap.Cookie)
@@ -208,7 +212,7 @@ peers: [{name: server, cidrs: [10.91.2.0/24], user_timeout: 60s, keepalive: {idl
 	if diff := cmp.Diff(before, labtest.Options(t, client)); diff != "" {
 		t.Errorf("options afterwards (-before +after):\n%s", diff)
 	}
-	if now, err := get(s, b.Client, untouched); err != nil || now.PacketAge < 1100*time.Millisecond {
+	if now, err := get(s, b.Client, untouched); err != nil || now.AckStamp != other.AckStamp || now.DataStamp != other.DataStamp {
 		t.Errorf("another socket heard something %v ago, %v", now.PacketAge, err)
 	}
 }

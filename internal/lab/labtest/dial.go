@@ -23,6 +23,9 @@ const dialTimeout = 10 * time.Second
 // takes IPv4 clients, too, as IPv4-mapped sockets.
 func Listen(t testing.TB, ns *netns.NS, addr netip.AddrPort) *net.TCPListener {
 	t.Helper()
+	if !addr.Addr().Is4() {
+		NeedIPv6(t)
+	}
 	cfg := net.ListenConfig{KeepAlive: -1}
 	cfg.SetMultipathTCP(false)
 	network := "tcp"
@@ -79,6 +82,9 @@ func Dial(t testing.TB, ns *netns.NS, local, remote netip.AddrPort) *net.TCPConn
 // Dial opens a connection or ends the test.
 func (d Dialer) Dial(t testing.TB, remote netip.AddrPort) *net.TCPConn {
 	t.Helper()
+	if d.Mapped || !remote.Addr().Is4() {
+		NeedIPv6(t)
+	}
 	c, err := d.Try(remote)
 	if err != nil {
 		t.Fatal(err)

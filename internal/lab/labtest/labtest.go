@@ -4,6 +4,8 @@ package labtest
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,11 +32,33 @@ func SkipOrFail(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// Fewer returns n, or a tenth of it where tests are to be short (go test
+// without is the variable that names, with commas, what a machine lacks on
+// purpose: "ipv6", or checks of doctor.
+const without = "SOCKHEALTH_TEST_WITHOUT"
+
+// Without reports whether the machine lacks something on purpose.
+func Without(what string) bool {
+	return slices.Contains(strings.Split(os.Getenv(without), ","), what)
+}
+
+// NeedIPv6 skips the test where the machine lacks IPv6 on purpose, and fails it
+// where it lacks it otherwise and the test must run.
+func NeedIPv6(t testing.TB) {
+	t.Helper()
+	switch {
+	case lab.IPv6():
+	case Without("ipv6"):
+		t.Skip("needs IPv6")
+	default:
+		SkipOrFail(t, "needs IPv6, which is off")
+	}
+}
+
+// Fewer returns n, or a twentieth of it where tests are to be short (go test
 // -short), as they are under an emulated kernel. It is for tests of volume.
 func Fewer(n int) int {
 	if testing.Short() {
-		return max(n/10, 1)
+		return max(n/20, 1)
 	}
 	return n
 }

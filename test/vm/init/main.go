@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 
@@ -25,7 +24,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "init: not the first process of a machine")
 		os.Exit(2)
 	}
-	signal.Ignore(unix.SIGHUP)
 	code := guest.StatusFailed
 	spec, err := prepare()
 	if err == nil {
