@@ -8,7 +8,7 @@ LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 comma := ,
 GOSRC = $(shell git ls-files '*.go' | grep -v _bpfel.go)
 
-.PHONY: help build demo test test-unit vm vm-tool vm-fetch vm-table fuzz bench generate check clean
+.PHONY: help build demo test test-unit vm vm-tool vm-check vm-fetch vm-table fuzz bench generate check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ vm: vm-tool ## Run every privileged test under other kernels: KERNEL=5.10,6.1 RU
 vm-tool: ## Build ./bin/vm/vm and the guests' first process
 	CGO_ENABLED=0 $(GO) build -o bin/vm/vm ./test/vm
 	for arch in amd64 arm64; do CGO_ENABLED=0 GOARCH=$$arch $(GO) build -ldflags '-s -w' -o bin/vm/init-$$arch ./test/vm/init || exit 1; done
+
+vm-check: vm-tool ## Test the machines that `make vm` runs the tests in
+	bin/vm/vm fetch newest
+	SOCKHEALTH_VM_KERNEL=newest SOCKHEALTH_VM_INIT=$(CURDIR)/bin/vm/init-amd64 $(GO) test -count=1 ./test/vm
 
 vm-fetch: vm-tool ## Unpack kernels into the cache folder: KERNEL=5.10,6.1
 	bin/vm/vm fetch $(subst $(comma), ,$(KERNEL))

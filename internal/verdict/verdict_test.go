@@ -137,6 +137,14 @@ func TestApplication(t *testing.T) {
 			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
 			in.After.Snapshot.SendAge = time.Minute
 		}, Verdict{Word: AliveSlow}},
+		{"silent, and the report took a while to come", func(in *Input) {
+			in.App, in.CloseHung = AppSilent, true
+			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 400*time.Millisecond
+		}, Verdict{Word: AliveHung, Close: true}},
+		{"silent, but the call was made elsewhere, later", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
+			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 600*time.Millisecond
+		}, Verdict{Word: AliveSlow}},
 		{"silent, but the answer may wait behind the lock", func(in *Input) {
 			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
 			in.After.Snapshot.Locked, in.After.Snapshot.Backlog = true, true

@@ -22,6 +22,7 @@ type job struct {
 	name    string
 	binary  binary
 	args    []string
+	env     []string
 	without []string // modules to take away
 	append  string   // to the kernel's command line
 	doctor  bool     // its output is doctor's report, and any finding is well
@@ -63,7 +64,7 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	live := &lines{w: m.out, prefix: j.label(), all: m.run != ""}
 	vm := &machine{
 		kernel: j.kernel, cache: m.cache, init: init, program: j.binary.path, args: j.args, dir: j.binary.dir,
-		env: []string{"SOCKHEALTH_MUST_RUN=1"}, without: j.without, append: j.append, timeout: m.timeout,
+		env: append(j.env, "SOCKHEALTH_MUST_RUN=1"), without: j.without, append: j.append, timeout: m.timeout,
 		stdout: io.MultiWriter(log, live, &kept), stderr: log,
 	}
 	status, err = vm.run(ctx)
@@ -73,11 +74,11 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 }
 
 // label begins each of a job's lines.
-func (j *job) label() string { return fmt.Sprintf("%-9s %-22s ", j.kernel.name, j.name) }
+func (j *job) label() string { return fmt.Sprintf("%-9s %-30s ", j.kernel.name, j.name) }
 
 // logOf is where a job's output goes.
 func (m *matrix) logOf(j *job) string {
-	return filepath.Join(m.results, j.kernel.name+"-"+strings.ReplaceAll(j.name, "/", "-")+".log")
+	return filepath.Join(m.results, j.kernel.name+"-"+strings.NewReplacer("/", "-", ", ", "-", " ", "_").Replace(j.name)+".log")
 }
 
 // ok says whether the machine ended well. Doctor's exit status says what the

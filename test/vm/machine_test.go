@@ -52,13 +52,13 @@ func bed(t *testing.T, script string) (m *machine, out *bytes.Buffer) {
 	t.Helper()
 	name := os.Getenv("SOCKHEALTH_VM_KERNEL")
 	if name == "" {
-		t.Skip("needs SOCKHEALTH_VM_KERNEL, the name of a fetched kernel, as `make vm` sets it")
+		t.Skip("needs SOCKHEALTH_VM_KERNEL, the name of a fetched kernel, as `make vm-check` sets it")
 	}
 	ks, err := find([]string{name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := ks[0].open(os.Getenv("SOCKHEALTH_VM_CACHE"))
+	in, err := ks[0].open(cacheDefault())
 	if err != nil {
 		t.Fatal(err)
 	}

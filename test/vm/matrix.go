@@ -126,24 +126,23 @@ func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
 // is the last to end.
 func (m *matrix) plan(in *installed, binaries []binary) []*job {
 	var jobs []*job
+	args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
+	if m.run != "" {
+		args = append(args, "-test.run", m.run)
+	}
 	for _, b := range binaries {
-		if b.pkg == "" {
-			continue
+		if b.pkg != "" {
+			jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args})
 		}
-		args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
-		if m.run != "" {
-			args = append(args, "-test.run", m.run)
-		}
-		jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args})
 	}
 	if m.run != "" {
 		return jobs
 	}
 	agent := binaries[len(binaries)-1]
-	jobs = append(jobs,
+	jobs = append(jobs, vary(in, binaries, args)...)
+	return append(jobs,
 		&job{kernel: in, name: "doctor", binary: agent, args: []string{"doctor", "-o", "json"}, doctor: true},
 		&job{kernel: in, name: "demo", binary: agent, args: []string{"demo", "--incident", "call"}})
-	return jobs
 }
 
 // build compiles what runs in the guests of an architecture: the tests of every

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "slices"
+
+// variant is a machine that lacks something which a kernel of any age may lack,
+// and the tests that run on it.
+type variant struct {
+	name    string
+	kernels []string
+	lacks   string   // for the tests: what they must not expect (labtest.Without)
+	without []string // modules to take away
+	append  string   // to the kernel's command line
+	tests   map[string]string
+}
+
+// everyTest matches all.
+const everyTest = "."
+
+// variants are run beside the plain machine of their kernels.
+var variants = []variant{
+	{
+		name: "no tcp_diag", kernels: []string{"newest"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
+		tests: map[string]string{"internal/doctor": everyTest, "internal/sockets": everyTest, "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs"},
+	},
+	{
+		// Before Linux 6.5 nothing closes here, and the rest goes on.
+		name: "no tcp_diag", kernels: []string{"5.10"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
+		tests: map[string]string{"internal/doctor": everyTest, "internal/loader": "TestIdleBound|TestInFlightBound|TestOptionsOnBothEnds"},
+	},
+	{
+		name: "no IPv6", kernels: []string{"newest"}, lacks: "ipv6", append: "ipv6.disable=1",
+		tests: map[string]string{
+			"internal/doctor": everyTest, "internal/loader": everyTest, "internal/sockets": everyTest,
+			"internal/prober": "TestIdle|TestConnection|TestFollows|TestNoRoute", "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs",
+		},
+	},
+}
+
+// vary returns the jobs of a kernel's variants.
+func vary(in *installed, binaries []binary, args []string) []*job {
+	var jobs []*job
+	for _, v := range variants {
+		if !slices.Contains(v.kernels, in.name) {
+			continue
+		}
+		for _, b := range binaries {
+			if tests, ok := v.tests[b.pkg]; ok {
+				jobs = append(jobs, &job{
+					kernel: in, name: b.pkg + ", " + v.name, binary: b, args: append(slices.Clone(args), "-test.run", tests),
+					env: []string{"SOCKHEALTH_TEST_WITHOUT=" + v.lacks}, without: v.without, append: v.append,
+				})
+			}
+		}
+	}
+	return jobs
+}
