@@ -15,12 +15,14 @@ enum sh_outcome {
 	SH_UNMET,     /* no socket has that cookie */
 	SH_OTHER,     /* it is connected elsewhere meanwhile */
 	SH_REFUSED,   /* it is not one to destroy */
+	SH_LATE,      /* what condemned it is out of date */
 	SH_DESTROYED, /* the kernel was asked to: err has its answer */
 };
 
 /* One socket to destroy, all that names it but the cookie. */
 struct sh_condemned {
 	struct sh_tuple tuple;
+	__u64 until_ns; /* a walk can be held up: later nothing is done any more */
 	__u32 ifindex; /* of the device that it is bound to */
 	__u16 family;
 	__u8 outcome; /* enum sh_outcome */
@@ -104,6 +106,8 @@ SEC("iter/tcp") int sh_destroy(struct bpf_iter__tcp *ctx)
 		c->outcome = SH_OTHER;
 	} else if (!is_destroyable(sk)) {
 		c->outcome = SH_REFUSED;
+	} else if (bpf_ktime_get_ns() > c->until_ns) {
+		c->outcome = SH_LATE;
 	} else {
 		c->err = bpf_sock_destroy(skc);
 		c->outcome = SH_DESTROYED;

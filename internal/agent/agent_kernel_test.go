@@ -283,5 +283,6 @@ func TestDeadPathIdleUnprovoked(t *testing.T) {
 		t.Errorf("condemned after %v, before a keepalive of its own", r.Duration)
 	}
 	wantAborted(t, client)
+	wantVerdict(t, b.judge(t, report(b.Client, bystander, 0)), verdict.AliveSlow, "", agent.ActionNone)
 	wantWorks(t, bystander, bystanderPeer)
 }

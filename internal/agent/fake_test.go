@@ -34,7 +34,9 @@ type world struct {
 	calmed   map[uint64]bool
 	sent     int
 	sendErr  error
-	destroys int
+	// provokeErr is what Provoke returns: loader.ErrUnsupported before Linux 5.15.
+	provokeErr error
+	destroys   int
 	// destroyErr is what Destroy returns; without one it removes the socket
 	// unless it is deaf.
 	destroyErr error
@@ -168,6 +170,9 @@ func (w *world) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 	time.Sleep(w.walkTime) // of the fake clock
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.provokeErr != nil {
+		return nil, w.provokeErr
+	}
 	w.walks++
 	var reached []uint64
 	for _, c := range cookies {

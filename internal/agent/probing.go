@@ -59,12 +59,16 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 // last packet, however late in it the report came.
 func (p *probing) confirm(ctx context.Context, spacing time.Duration) (found, settled bool) {
 	asked := func() bool { return p.last.ProbesOut > 0 || p.last.Retransmits > 0 }
-	due := max(p.last.Options.Idle-p.last.PacketAge, 0)
-	if p.provoked || asked() || p.last.InFlight() || !p.last.Options.KeepAlive || due > confirmLimit {
+	idle := p.last.Options.Idle
+	due := max(idle-p.last.PacketAge, 0)
+	if p.provoked || p.probe.Blocked || p.probe.NoRoute || p.last.InFlight() || !p.last.Options.KeepAlive || due > confirmLimit {
 		return true, false
 	}
-	if found, settled := p.until(ctx, due+due/8+keepaliveGrace, asked); settled || !asked() {
-		return found, settled
+	// A timer is late by up to an eighth of the time that it was set for.
+	if !asked() {
+		if found, settled := p.until(ctx, due+idle/8+keepaliveGrace, asked); settled || !asked() {
+			return found, settled
+		}
 	}
 	return p.wait(ctx, spacing)
 }

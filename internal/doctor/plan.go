@@ -286,7 +286,9 @@ func bpfDestroy(b *bench) (string, error) {
 		return "", err
 	}
 	defer kept.close()
-	if err := b.ns.Do(func() error { return b.programs.Destroy([]conn.ID{doomed.id})[0] }); err != nil {
+	if err := b.ns.Do(func() error {
+		return b.programs.Destroy([]loader.Condemned{{ID: doomed.id, Until: conn.Now() + answerWithin}})[0]
+	}); err != nil {
 		return "", err
 	}
 	if _, err := sockets.New(b.programs).Again(b.ns, kept.id); err != nil {

@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -14,21 +15,32 @@ import (
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
-// Destroy closes exactly the sockets that ids name, by tuple, family, device,
+// Condemned is one socket to close.
+type Condemned struct {
+	conn.ID
+	// Until is when, on CLOCK_MONOTONIC, it is not to be closed any more: a walk
+	// can be held up for as long as an application likes, and what condemned the
+	// socket is out of date then.
+	Until time.Duration
+}
+
+// Destroy closes exactly the sockets that are named, by tuple, family, device,
 // cookie and namespace, which is the calling thread's: each application reads
 // ECONNABORTED, a reachable peer gets RST. Cookies must differ.
 //
-// It returns one result for each id, in their order; nil means that the kernel
-// has done it. It wraps ErrNotFound where there is no such socket in that
-// namespace, or it is not one to destroy: a listener, a request, in TIME_WAIT,
-// opening or closing, or without a process that has it open. It wraps
+// It returns one result for each, in their order; nil means that the kernel has
+// done it. It wraps ErrNotFound where there is no such socket in that namespace,
+// or it is not one to destroy: a listener, a request, in TIME_WAIT, opening or
+// closing, or without a process that has it open. Walks of kernels before the
+// middle of 2025 can pass a socket by: who needs to know looks whether it is
+// there. It wraps ErrLate where the walk came to the socket too late, and
 // ErrUnsupported before Linux 6.5.
 //
 // One pass walks every socket of the namespace, however few are named, and
 // waits where an application holds the lock of one. Passes over different
 // namespaces may run side by side. Two over the same one must not: each would
 // close what the other names, which then looks gone to it.
-func (p *Programs) Destroy(ids []conn.ID) []error {
+func (p *Programs) Destroy(ids []Condemned) []error {
 	if p.destroy == nil {
 		return each(ids, p.lacks[kernel.BPFDestroy])
 	}
@@ -54,29 +66,30 @@ func (p *Programs) Destroy(ids []conn.ID) []error {
 	}
 	err = walk(p.destroy.ShDestroy, 1, func([]byte) error { return nil })
 	for _, i := range named {
-		errs[i] = p.outcome(ids[i], err)
+		errs[i] = p.outcome(ids[i].ID, err)
 	}
 	return errs
 }
 
 // each is the same error for every id.
-func each(ids []conn.ID, err error) []error {
+func each(ids []Condemned, err error) []error {
 	errs := make([]error, len(ids))
 	for i, id := range ids {
-		errs[i] = fmt.Errorf("close %s: %w", id, err)
+		errs[i] = fmt.Errorf("close %s: %w", id.ID, err)
 	}
 	return errs
 }
 
 // condemn names one socket to the program.
-func (p *Programs) condemn(id conn.ID, here uint32) error {
+func (p *Programs) condemn(want Condemned, here uint32) error {
+	id := want.ID
 	switch {
 	case id.Cookie == 0 || id.Netns == 0 || !id.Local.IsValid() || !id.Remote.IsValid():
 		return fmt.Errorf("close %s: not a complete socket id", id)
 	case id.Netns != here:
 		return fmt.Errorf("close %s: %w in netns %d", id, ErrNotFound, here)
 	}
-	c := destroyShCondemned{Ifindex: id.Ifindex, Family: uint16(id.Family)}
+	c := destroyShCondemned{Ifindex: id.Ifindex, Family: uint16(id.Family), UntilNs: uint64(want.Until)}
 	c.Tuple.Local, c.Tuple.Remote = id.Local.Addr().As16(), id.Remote.Addr().As16()
 	c.Tuple.LocalPort, c.Tuple.RemotePort = id.Local.Port(), id.Remote.Port()
 	if err := p.destroy.ShTargets.Update(id.Cookie, &c, ebpf.UpdateNoExist); err != nil {
@@ -97,6 +110,8 @@ func (p *Programs) outcome(id conn.ID, walked error) error {
 		return destroyResult(id, c.Err)
 	case destroyShOutcomeSH_OTHER:
 		return fmt.Errorf("close %s: its cookie is connected elsewhere: %w", id, ErrNotFound)
+	case destroyShOutcomeSH_LATE:
+		return fmt.Errorf("close %s: %w", id, ErrLate)
 	case destroyShOutcomeSH_REFUSED:
 		return fmt.Errorf("close %s: not one to destroy: %w", id, ErrNotFound)
 	}

@@ -23,11 +23,13 @@ type destroyShCondemned struct {
 		RemotePort uint16
 		Pad        uint32
 	}
+	UntilNs uint64
 	Ifindex uint32
 	Family  uint16
 	Outcome uint8
 	Pad     uint8
 	Err     int32
+	_       [4]byte
 }
 
 type destroyShOutcome uint32
@@ -36,7 +38,8 @@ const (
 	destroyShOutcomeSH_UNMET     destroyShOutcome = 0
 	destroyShOutcomeSH_OTHER     destroyShOutcome = 1
 	destroyShOutcomeSH_REFUSED   destroyShOutcome = 2
-	destroyShOutcomeSH_DESTROYED destroyShOutcome = 3
+	destroyShOutcomeSH_LATE      destroyShOutcome = 3
+	destroyShOutcomeSH_DESTROYED destroyShOutcome = 4
 )
 
 // Names of all BPF objects in the ELF.

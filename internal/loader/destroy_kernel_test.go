@@ -35,7 +35,17 @@ func newDestroyer(t *testing.T) destroyer {
 // in closes sockets by one walk of ns.
 func (d destroyer) in(t *testing.T, ns *netns.NS, ids ...conn.ID) (errs []error) {
 	t.Helper()
-	if err := ns.Do(func() error { errs = d.Destroy(ids); return nil }); err != nil {
+	return d.until(t, conn.Now()+time.Minute, ns, ids...)
+}
+
+// until is in with a moment after which nothing is to be done.
+func (d destroyer) until(t *testing.T, until time.Duration, ns *netns.NS, ids ...conn.ID) (errs []error) {
+	t.Helper()
+	var named []loader.Condemned
+	for _, id := range ids {
+		named = append(named, loader.Condemned{ID: id, Until: until})
+	}
+	if err := ns.Do(func() error { errs = d.Destroy(named); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(errs) != len(ids) {
@@ -303,4 +313,21 @@ func TestDestroyReused(t *testing.T) {
 	}
 	d.spared(t, l.Client, "the connection before", before)
 	wantAlive(t, "the connection after", client, server)
+}
+
+// TestDestroyLate: what condemned the socket is out of date.
+func TestDestroyLate(t *testing.T) {
+	d := newDestroyer(t)
+	l := labtest.New(t, lab.Options{})
+	client, server := labtest.Pair(t, l, 0)
+	id := labtest.ID(t, l.Client, client)
+	if err := d.until(t, conn.Now()-time.Millisecond, l.Client, id)[0]; !errors.Is(err, loader.ErrLate) || errors.Is(err, loader.ErrNotFound) {
+		t.Errorf("got %v, want ErrLate", err)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Errorf("the socket is closed: %v", err)
+	}
+	if _, err := server.Read(make([]byte, 1)); err != nil {
+		t.Errorf("the socket is closed: %v", err)
+	}
 }

@@ -11,6 +11,9 @@ import (
 var (
 	// ErrUnsupported says that the running kernel lacks what a call needs.
 	ErrUnsupported = errors.New("not supported by this kernel")
+	// ErrLate says that a walk came to a socket after what it was to do there was
+	// out of date.
+	ErrLate = errors.New("too late: the walk over the sockets was held up")
 	// ErrClosed says that the programs were closed.
 	ErrClosed = errors.New("programs are closed")
 )

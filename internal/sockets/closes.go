@@ -5,13 +5,19 @@ package sockets
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
 // maxCloses bounds the closes of one namespace that wait for a walk. One socket
 // that stays locked holds up all of them for as long.
 const maxCloses = 4096
+
+// closeWithin is for how long what condemned a socket stands. Whoever asked for
+// the close has given up by then (package agent waits for two seconds).
+const closeWithin = 1500 * time.Millisecond
 
 // errCloses says that so many closes wait.
 var errCloses = errors.New("too many closes wait for a walk over this namespace, one socket of which seems to be locked")
@@ -35,15 +41,16 @@ type queue struct {
 // wish is one socket to close. err is settled when done; both are held by
 // queue.walk.
 type wish struct {
-	id   conn.ID
+	loader.Condemned
 	done bool
 	err  error
 }
 
 // join has a socket closed by the next walk and returns what came of it. walk
-// closes several, no two of one cookie, and returns one result for each.
-func (c *closes) join(ns uint32, id conn.ID, walk func([]conn.ID) []error) error {
-	w := &wish{id: id}
+// closes several, no two of one cookie, and returns one result for each. One
+// that waited for too long is for the walk to leave alone (loader.ErrLate).
+func (c *closes) join(ns uint32, id conn.ID, walk func([]loader.Condemned) []error) error {
+	w := &wish{Condemned: loader.Condemned{ID: id, Until: conn.Now() + closeWithin}}
 	q := c.enter(ns, w)
 	if q == nil {
 		return errCloses
@@ -55,11 +62,11 @@ func (c *closes) join(ns uint32, id conn.ID, walk func([]conn.ID) []error) error
 		return w.err
 	}
 	batch := c.take(q, w)
-	ids := make([]conn.ID, len(batch))
+	named := make([]loader.Condemned, len(batch))
 	for i := range batch {
-		ids[i] = batch[i].id
+		named[i] = batch[i].Condemned
 	}
-	for i, err := range walk(ids) {
+	for i, err := range walk(named) {
 		batch[i].done, batch[i].err = true, err
 	}
 	return w.err
@@ -91,15 +98,15 @@ func (c *closes) take(q *queue, w *wish) []*wish {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	batch := []*wish{w}
-	named := map[uint64]bool{w.id.Cookie: true}
+	named := map[uint64]bool{w.Cookie: true}
 	var left []*wish
 	for _, one := range q.waiting {
 		switch {
 		case one == w:
-		case named[one.id.Cookie]:
+		case named[one.Cookie]:
 			left = append(left, one)
 		default:
-			named[one.id.Cookie] = true
+			named[one.Cookie] = true
 			batch = append(batch, one)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
 // TestClosesShareWalks: what waits while one walk runs goes into the next, but
@@ -17,7 +18,7 @@ import (
 func TestClosesShareWalks(t *testing.T) {
 	var c closes
 	release, walks := make(chan bool), make(chan []uint64, 10)
-	walk := func(ids []conn.ID) []error {
+	walk := func(ids []loader.Condemned) []error {
 		var cookies []uint64
 		errs := make([]error, len(ids))
 		for i, id := range ids {
@@ -50,7 +51,7 @@ func TestClosesShareWalks(t *testing.T) {
 		}()
 		labtest.Eventually(t, 10*time.Second, waits(i+1, i), "the close to wait") // the first walks
 	}
-	if err := c.join(2, conn.ID{Cookie: 1}, func([]conn.ID) []error { return []error{nil} }); err != nil {
+	if err := c.join(2, conn.ID{Cookie: 1}, func([]loader.Condemned) []error { return []error{nil} }); err != nil {
 		t.Errorf("another namespace: %v", err)
 	}
 	for _, want := range [][]uint64{{1}, {2, 3, 4}, {2}} {
@@ -82,7 +83,7 @@ func next[T any](t *testing.T, from chan T) (got T) {
 // Behind a walk that does not end only so many wait.
 func TestClosesBound(t *testing.T) {
 	c := closes{queues: map[uint32]*queue{1: {inside: maxCloses}}}
-	walk := func([]conn.ID) []error { return []error{nil} }
+	walk := func([]loader.Condemned) []error { return []error{nil} }
 	if err := c.join(1, conn.ID{Cookie: 1}, walk); !errors.Is(err, errCloses) {
 		t.Errorf("got %v, want errCloses", err)
 	}

@@ -45,22 +45,40 @@ func (s *Sockets) destroyByDiag(ns *netns.NS, id conn.ID) error {
 	return c.Destroy(id)
 }
 
-// destroyByWalk does what inet_diag could not, for the reason given.
+// walksForOne is how often a walk may pass by a socket that is there.
+const walksForOne = 2
+
+// destroyByWalk does what inet_diag could not, for the reason given. That a walk
+// has not met the socket is believed only where a look does not find it either.
 func (s *Sockets) destroyByWalk(ns *netns.NS, id conn.ID, reason error) error {
-	err := s.closes.join(ns.Inode(), id, func(ids []conn.ID) (errs []error) {
-		if err := ns.Do(func() error { errs = s.programs.Destroy(ids); return nil }); err != nil {
-			errs = make([]error, len(ids))
-			for i := range errs {
-				errs[i] = err
-			}
+	var err error
+	for range walksForOne {
+		err = s.closes.join(ns.Inode(), id, func(named []loader.Condemned) []error { return s.walkToClose(ns, named) })
+		if err == nil {
+			return nil
 		}
-		return errs
-	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, loader.ErrNotFound):
-		return fmt.Errorf("%w: %w", ErrGone, err)
+		if !errors.Is(err, loader.ErrNotFound) {
+			break
+		}
+		have, lookErr := s.lookOnce(ns, id)
+		if errors.Is(lookErr, ErrGone) || lookErr == nil && (!have.State.Judgeable() || have.Orphan) {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
 	}
 	return fmt.Errorf("close by inet_diag: %w; by bpf_destroy: %w", reason, err)
+}
+
+// walkToClose closes several by one walk.
+func (s *Sockets) walkToClose(ns *netns.NS, named []loader.Condemned) (errs []error) {
+	err := ns.Do(func() error {
+		errs = s.programs.Destroy(named)
+		return nil
+	})
+	if err != nil {
+		errs = make([]error, len(named))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
 }

@@ -52,12 +52,20 @@ type fakePrograms struct {
 	Programs
 	scanErr    error
 	destroyErr error
-	destroyed  []conn.ID
+	destroyed  []loader.Condemned
+	stands     bool // a look finds the socket
+}
+
+func (p *fakePrograms) Look(netip.AddrPort, netip.AddrPort, uint32) (conn.Snapshot, error) {
+	if !p.stands {
+		return conn.Snapshot{}, loader.ErrNotFound
+	}
+	return conn.Snapshot{ID: conn.ID{Cookie: 71}, State: conn.Established}, nil
 }
 
 func (p *fakePrograms) Scan(func(conn.Snapshot) error) error { return p.scanErr }
 
-func (p *fakePrograms) Destroy(ids []conn.ID) []error {
+func (p *fakePrograms) Destroy(ids []loader.Condemned) []error {
 	p.destroyed = append(p.destroyed, ids...)
 	errs := make([]error, len(ids))
 	for i := range errs {
@@ -92,9 +100,11 @@ func TestWhoDestroys(t *testing.T) {
 		"gone, says the walk":      {noDiag, loader.ErrNotFound, []error{ErrGone}, []error{sockdiag.ErrUnsupported}, 1},
 		"the walk fails":           {noDiag, unix.ENOMEM, []error{unix.ENOMEM, sockdiag.ErrUnsupported}, []error{ErrGone}, 1},
 		"neither can":              {noDiag, old, []error{sockdiag.ErrUnsupported, loader.ErrUnsupported}, []error{ErrGone}, 1},
+		"too late":                 {noDiag, loader.ErrLate, []error{loader.ErrLate}, []error{ErrGone}, 1},
+		"passed by":                {noDiag, loader.ErrNotFound, []error{loader.ErrNotFound}, []error{ErrGone}, 2},
 		"no socket to ask through": {fmt.Errorf("connect: %w", sockdiag.ErrUnsupported), nil, nil, nil, 1},
 	} {
-		p := &fakePrograms{destroyErr: c.walk}
+		p := &fakePrograms{destroyErr: c.walk, stands: name == "passed by"}
 		s := New(p).answers(fakeDiag{err: c.diag})
 		if name == "no socket to ask through" {
 			s.dial = func(*netns.NS) (diag, error) { return nil, c.diag }
@@ -113,7 +123,7 @@ func TestWhoDestroys(t *testing.T) {
 				t.Errorf("%s: %v is also %v", name, err, not)
 			}
 		}
-		if len(p.destroyed) != c.walks || c.walks == 1 && p.destroyed[0] != id {
+		if len(p.destroyed) != c.walks || c.walks == 1 && (p.destroyed[0].ID != id || p.destroyed[0].Until < conn.Now()) {
 			t.Errorf("%s: walks for %v, want %d", name, p.destroyed, c.walks)
 		}
 		if name == "neither can" && (!strings.Contains(err.Error(), "by inet_diag:") || !strings.Contains(err.Error(), "by bpf_destroy:")) {

@@ -9,6 +9,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
 // Scan calls fn for every connection of the namespace until it returns an
@@ -29,8 +30,11 @@ func (s *Sockets) Scan(ns *netns.NS, fn func(conn.Snapshot) error) error {
 		return err
 	}
 	ids, lerr := s.listed(ns, 0, func(*conn.ID) bool { return true })
-	if lerr != nil {
+	if errors.Is(lerr, sockdiag.ErrUnsupported) {
 		return fmt.Errorf("list sockets by scan: %w; by inet_diag: %w", err, lerr)
+	}
+	if lerr != nil {
+		return lerr
 	}
 	return ns.Do(func() error {
 		for _, id := range ids {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
@@ -24,7 +25,7 @@ type Programs interface {
 	Scan(fn func(conn.Snapshot) error) error
 	Provoke(cookies []uint64) ([]uint64, error)
 	Calm(cookies []uint64) ([]uint64, error)
-	Destroy(ids []conn.ID) []error
+	Destroy(named []loader.Condemned) []error
 }
 
 // diag is a connection to inet_diag (sockdiag.Conn).

@@ -141,6 +141,11 @@ func TestApplication(t *testing.T) {
 			in.App, in.CloseHung = AppSilent, true
 			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 400*time.Millisecond
 		}, Verdict{Word: AliveHung, Close: true}},
+		{"silent, but what was sent before the call was answered", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
+			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 400*time.Millisecond
+			in.After.Snapshot.DataAge = in.After.Snapshot.SendAge - 100*time.Millisecond
+		}, Verdict{Word: AliveSlow}},
 		{"silent, but the call was made elsewhere, later", func(in *Input) {
 			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
 			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 600*time.Millisecond
