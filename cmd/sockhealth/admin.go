@@ -16,6 +16,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
 // admin answers the admin socket out of a running service.
@@ -76,6 +77,9 @@ func (a *admin) problems(s *api.Status) []string {
 			}
 		}
 	}
+	if err := a.cannotClose(); err != nil {
+		out = append(out, err.Error())
+	}
 	if len(s.Faults) > 0 {
 		out = append(out, "steps failed inside the programs, so that connections may be unbounded or uncounted: see faults")
 	}
@@ -85,6 +89,16 @@ func (a *admin) problems(s *api.Status) []string {
 		release()
 	}
 	return out
+}
+
+// cannotClose says why this kernel closes nothing, nil where it does.
+func (a *admin) cannotClose() error {
+	here, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	return sockets.New(a.programs).CanDestroy(here, a.programs.Lacks(kernel.BPFDestroy))
 }
 
 // peerStatus makes the totals of one policy.

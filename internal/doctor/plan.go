@@ -31,7 +31,10 @@ type plan struct {
 
 // plans are the checks beyond the requirements, in an order in which each stands
 // on those before it.
-func plans() []plan {
+func plans() []plan { return append(groundPlans(), socketPlans()...) }
+
+// groundPlans are about the machine, and make what the others stand on.
+func groundPlans() []plan {
 	return []plan{
 		{
 			name: "cgroup", essential: true, try: cgroupRoot,
@@ -52,6 +55,12 @@ func plans() []plan {
 			lost:   "the agent enters network namespaces to look and to probe",
 			remedy: "grant CAP_SYS_ADMIN; the kernel needs CONFIG_NET_NS",
 		},
+	}
+}
+
+// socketPlans are about what is done with sockets.
+func socketPlans() []plan {
+	return []plan{
 		{
 			name: "inet_diag", try: inetDiag,
 			lost:   "siblings of a dead connection are not judged, sockets cannot be listed, nor found by cookie or local address alone",

@@ -32,7 +32,7 @@ var features = [...]struct {
 	Hold:          {"hold", Release{5, 15}, "an application's own setsockopt is held option by option: the bound stays, its shape may differ"},
 	Scan:          {"scan", Release{5, 11}, "sockets are listed by inet_diag and looked at one by one"},
 	Provoke:       {"provoke", Release{5, 15}, "segments of ours probe, and a connection with nothing in flight is condemned only once a keepalive of its own stayed unanswered, too"},
-	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are not probed by segments of ours: with data in flight they are not judged, and told as local_fault"},
+	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},
 	BPFDestroy:    {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
 }
 

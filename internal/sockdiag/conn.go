@@ -5,6 +5,7 @@ package sockdiag
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/mdlayher/netlink"
@@ -145,6 +146,21 @@ func (c *Conn) destroy(id conn.ID) error {
 	}
 	_, err = c.execute(unix.SOCK_DESTROY, netlink.Acknowledge, exact(id))
 	return err
+}
+
+// CanDestroy returns nil where the kernel can do what Destroy asks: it is asked to
+// destroy a socket that cannot be there. The error wraps ErrUnsupported or
+// ErrPermission.
+func (c *Conn) CanDestroy() error {
+	nowhere := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	_, err := c.execute(unix.SOCK_DESTROY, netlink.Acknowledge, exact(conn.ID{Family: unix.AF_INET, Local: nowhere, Remote: nowhere}))
+	if errors.Is(err, ErrGone) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("a socket without addresses was destroyed")
+	}
+	return fmt.Errorf("ask whether inet_diag destroys: %w", err)
 }
 
 // execute sends one request and returns its answer.

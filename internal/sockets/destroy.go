@@ -45,6 +45,23 @@ func (s *Sockets) destroyByDiag(ns *netns.NS, id conn.ID) error {
 	return c.Destroy(id)
 }
 
+// CanDestroy returns nil where Destroy has a way to close sockets of this
+// namespace; walk is why a walk is none, nil where it is one.
+func (s *Sockets) CanDestroy(ns *netns.NS, walk error) error {
+	if walk == nil {
+		return nil
+	}
+	c, err := s.dial(ns)
+	if err == nil {
+		err = c.CanDestroy()
+		_ = c.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("dead connections are not closed: by inet_diag: %w; by bpf_destroy: %w", err, walk)
+	}
+	return nil
+}
+
 // walksForOne is how often a walk may pass by a socket that is there.
 const walksForOne = 2
 

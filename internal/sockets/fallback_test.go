@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func (d fakeDiag) List(sockdiag.Filter, func(sockdiag.Socket) error) error {
 	return d.err
 }
 func (d fakeDiag) Destroy(conn.ID) error { return d.err }
+func (d fakeDiag) CanDestroy() error     { return d.err }
 func (d fakeDiag) Close() error          { return nil }
 
 // answers makes inet_diag answer so.
@@ -275,5 +277,26 @@ func TestManyWithoutInetDiag(t *testing.T) {
 	}
 	if closed != pairs || gone != pairs {
 		t.Errorf("%d closed, %d gone; want %d of each", closed, gone, pairs)
+	}
+}
+
+// One way to close is enough.
+func TestCanDestroy(t *testing.T) {
+	own, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	old := fmt.Errorf("bpf_destroy: %w", loader.ErrUnsupported)
+	for _, tc := range []struct{ diag, walk, want error }{
+		{nil, nil, nil}, {nil, old, nil}, {noDiag, nil, nil}, {noDiag, old, loader.ErrUnsupported},
+	} {
+		err := New(&fakePrograms{}).answers(fakeDiag{err: tc.diag}).CanDestroy(own, tc.walk)
+		if !errors.Is(err, tc.want) {
+			t.Errorf("inet_diag %v, walk %v: %v, want %v", tc.diag, tc.walk, err, tc.want)
+		}
+	}
+	if err := New(&fakePrograms{}).CanDestroy(own, old); os.Geteuid() == 0 && !labtest.Without("destroy") && err != nil {
+		t.Errorf("this kernel: %v", err)
 	}
 }

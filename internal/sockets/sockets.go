@@ -32,6 +32,7 @@ type Programs interface {
 type diag interface {
 	List(f sockdiag.Filter, fn func(sockdiag.Socket) error) error
 	Destroy(id conn.ID) error
+	CanDestroy() error
 	Close() error
 }
 

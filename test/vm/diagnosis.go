@@ -60,7 +60,7 @@ func (r *result) series() string {
 
 // verdict says what came of the tests.
 func (r *result) verdict() string {
-	if r.Bad > 0 || r.Failed > 0 {
+	if r.Bad > 0 || r.Failed > 0 || r.Passed == 0 {
 		return "fails"
 	}
 	return "passes"

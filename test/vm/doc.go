@@ -15,6 +15,6 @@
 //
 // It writes only below the cache folder and the folder for results, needs no
 // privilege, and removes what belongs to a run when that ends or is
-// interrupted. It does not install anything: see the README for the packages
+// interrupted. It does not install anything: docs/kernels.md names the packages
 // that it calls.
 package main

@@ -106,7 +106,14 @@ func newApt(ctx context.Context, k target, cache string) (*apt, error) {
 	}
 	sources := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: %s\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
 		uri, k.suite, k.arch)
-	config := fmt.Sprintf(`Dir::Etc::sourcelist "%[1]s/list.sources";
+	proxy, err := proxies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Without the system's own parts: their hooks change things outside.
+	config := proxy + fmt.Sprintf(`Dir::Etc::main "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::sourcelist "%[1]s/list.sources";
 Dir::Etc::sourceparts "/dev/null";
 Dir::State::Lists "%[1]s/lists";
 Dir::Cache "%[1]s/cache";
@@ -125,6 +132,23 @@ APT::Sandbox::User "root";
 	}
 	_, err = a.run(ctx, state, "apt-get", "update")
 	return a, err
+}
+
+// proxies returns the lines of the system's configuration of apt that say by
+// which proxy the mirror is reached.
+func proxies(ctx context.Context) (string, error) {
+	out, err := output(exec.CommandContext(ctx, "apt-config", "dump"))
+	if err != nil {
+		return "", err
+	}
+	var lines strings.Builder
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(line, " ")
+		if strings.HasPrefix(name, "Acquire::http") && strings.Contains(name, "Proxy") {
+			lines.WriteString(line)
+		}
+	}
+	return lines.String(), nil
 }
 
 // mirror returns the address of the Debian archive, or of its security archive,

@@ -62,7 +62,7 @@ func (in *installed) base(ctx context.Context, tmp string) (string, error) {
 	if err := copyFile(busybox, filepath.Join(root, "bin/busybox")); err != nil {
 		return "", err
 	}
-	made := filepath.Join(tmp, "base.cpio")
+	made := path + "." + runPrefix() // beside it, since tmp may lie on another device
 	if err := archive(ctx, root, made); err != nil {
 		return "", err
 	}

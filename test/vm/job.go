@@ -27,6 +27,9 @@ type job struct {
 	append  string   // to the kernel's command line
 	doctor  bool     // its output is doctor's report, and any finding is well
 
+	// tests says that it runs some: a job that ran none has failed.
+	tests bool
+
 	// What came of it.
 	status int
 	err    error
@@ -70,6 +73,9 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	status, err = vm.run(ctx)
 	live.flush()
 	j.output = kept.Bytes()
+	if err == nil && status == 0 && j.tests && !ranOne.Match(j.output) {
+		err = errors.New("no test ran")
+	}
 	return status, err
 }
 
@@ -86,6 +92,9 @@ func (m *matrix) logOf(j *job) string {
 func (j *job) ok() bool {
 	return j.err == nil && (j.status == 0 || j.doctor && j.status == 1)
 }
+
+// ranOne is the line of a test that passed.
+var ranOne = regexp.MustCompile(`(?m)^--- PASS: `)
 
 // locked lets several write whole lines.
 type locked struct {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -160,14 +161,16 @@ func conclude(said, log string, timedOut bool, timeout time.Duration) (int, erro
 	return status, fmt.Errorf("%s; kernel log:\n%s", what, tail(log, logTail))
 }
 
+// trouble is what a kernel says when it has a fault.
+var trouble = regexp.MustCompile(`Kernel panic|BUG: |Oops|general protection fault|KASAN|` +
+	`WARNING: (CPU|\S+\.[chS]:\d+)|blocked for more than|rcu: INFO: .* stall|unregister_netdevice: waiting`)
+
 // troubleIn returns the first line of a kernel log that tells of a fault of the
 // kernel, "" without one.
 func troubleIn(log string) string {
 	for line := range strings.Lines(log) {
-		for _, word := range []string{"Kernel panic", "BUG: ", "Oops", "general protection fault", "KASAN", "WARNING: CPU", "WARNING: kernel/bpf", "WARNING: net/"} {
-			if strings.Contains(line, word) {
-				return strings.TrimSpace(line)
-			}
+		if trouble.MatchString(line) {
+			return strings.TrimSpace(line)
 		}
 	}
 	return ""

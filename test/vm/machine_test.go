@@ -36,6 +36,8 @@ func TestConclude(t *testing.T) {
 		{name: "half a word", said: "x", status: guest.StatusFailed, err: "without a status"},
 		{name: "not run", said: "125\n", log: "init: no such file", status: guest.StatusFailed, err: "init: no such file"},
 		{name: "well, but the kernel is not", said: "0\n", log: "[  9.1] BUG: kernel NULL pointer dereference\n", status: guest.StatusFailed, err: "NULL pointer"},
+		{name: "a warning", said: "0\n", log: "[  9.1] WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x1/0x2\n", status: guest.StatusFailed, err: "refcount.c"},
+		{name: "a warning of older kernels", said: "0\n", log: "[  9.1] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1\n", status: guest.StatusFailed, err: "dev.c"},
 		{name: "chatter", said: "0\n", log: "[ 0.8] mtrr: your CPUs had inconsistent MTRRdefType settings\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

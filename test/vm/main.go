@@ -18,7 +18,11 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	err := newRoot().ExecuteContext(ctx)
+	// depmod and modprobe are not where users look for programs.
+	err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	if err == nil {
+		err = newRoot().ExecuteContext(ctx)
+	}
 	var status statusError
 	switch {
 	case errors.As(err, &status):
@@ -126,7 +130,7 @@ func initOf(arch string) (string, error) {
 	}
 	path := filepath.Join(filepath.Dir(self), "init-"+arch)
 	if !isFile(path) {
-		return "", fmt.Errorf("%s is not there [run: make bin/vm/vm]", path)
+		return "", fmt.Errorf("%s is not there [run: make vm-tool]", path)
 	}
 	return path, nil
 }

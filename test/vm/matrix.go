@@ -75,17 +75,22 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 				return err
 			}
 		}
-		jobs = append(jobs, m.plan(in, builds[k.arch])...)
+		planned, err := m.plan(in, builds[k.arch])
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, planned...)
 	}
 	m.runJobs(ctx, jobs)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	failed := 0
+	failed, passed := 0, 0
 	for _, k := range kernels {
 		r := gather(k.name, jobs)
 		r.print(m.out)
 		failed += r.Bad
+		passed += r.Passed
 		if m.run == "" {
 			if err := r.write(m.results); err != nil {
 				return err
@@ -93,6 +98,9 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 		}
 	}
 	fmt.Fprintf(m.out, "%d kernels in %s\n", len(kernels), time.Since(began).Round(time.Second))
+	if passed == 0 {
+		return errors.New("no test ran")
+	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d machines failed", failed, len(jobs))
 	}
@@ -124,7 +132,7 @@ func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
 
 // plan returns a kernel's jobs. The long ones come first, so that none of them
 // is the last to end.
-func (m *matrix) plan(in *installed, binaries []binary) []*job {
+func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	var jobs []*job
 	args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
 	if m.run != "" {
@@ -132,17 +140,21 @@ func (m *matrix) plan(in *installed, binaries []binary) []*job {
 	}
 	for _, b := range binaries {
 		if b.pkg != "" {
-			jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args})
+			jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args, tests: m.run == ""})
 		}
 	}
 	if m.run != "" {
-		return jobs
+		return jobs, nil
 	}
 	agent := binaries[len(binaries)-1]
-	jobs = append(jobs, vary(in, binaries, args)...)
+	varied, err := vary(in, binaries, args)
+	if err != nil {
+		return nil, err
+	}
+	jobs = append(jobs, varied...)
 	return append(jobs,
 		&job{kernel: in, name: "doctor", binary: agent, args: []string{"doctor", "-o", "json"}, doctor: true},
-		&job{kernel: in, name: "demo", binary: agent, args: []string{"demo", "--incident", "call"}})
+		&job{kernel: in, name: "demo", binary: agent, args: []string{"demo", "--incident", "call"}}), nil
 }
 
 // build compiles what runs in the guests of an architecture: the tests of every

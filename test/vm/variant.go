@@ -2,7 +2,10 @@
 
 package main
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // variant is a machine that lacks something which a kernel of any age may lack,
 // and the tests that run on it.
@@ -39,20 +42,22 @@ var variants = []variant{
 }
 
 // vary returns the jobs of a kernel's variants.
-func vary(in *installed, binaries []binary, args []string) []*job {
+func vary(in *installed, binaries []binary, args []string) ([]*job, error) {
 	var jobs []*job
 	for _, v := range variants {
 		if !slices.Contains(v.kernels, in.name) {
 			continue
 		}
-		for _, b := range binaries {
-			if tests, ok := v.tests[b.pkg]; ok {
-				jobs = append(jobs, &job{
-					kernel: in, name: b.pkg + ", " + v.name, binary: b, args: append(slices.Clone(args), "-test.run", tests),
-					env: []string{"SOCKHEALTH_TEST_WITHOUT=" + v.lacks}, without: v.without, append: v.append,
-				})
+		for pkg, tests := range v.tests {
+			i := slices.IndexFunc(binaries, func(b binary) bool { return b.pkg == pkg })
+			if i < 0 {
+				return nil, fmt.Errorf("plan %q: no tests of %s", v.name, pkg)
 			}
+			jobs = append(jobs, &job{
+				kernel: in, name: pkg + ", " + v.name, binary: binaries[i], args: append(slices.Clone(args), "-test.run", tests),
+				env: []string{"SOCKHEALTH_TEST_WITHOUT=" + v.lacks}, without: v.without, append: v.append, tests: true,
+			})
 		}
 	}
-	return jobs
+	return jobs, nil
 }
