@@ -96,11 +96,74 @@ static __always_inline struct sh_rule *match(const struct sock *sk, __u8 directi
 	return find_rule(rules, port, direction);
 }
 
+/*
+ * Sets what the policy of the record wants, and has the close told. Like
+ * sh_bound_bare() a global function: the verifier looks at it once, and not once
+ * for each rule that may have matched, which is most of what loading took.
+ */
+__noinline int sh_bound(struct bpf_sock_ops *ctx)
+{
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_counters *c;
+	struct sh_record *rec;
+
+	if (!tp)
+		return 0;
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	if (!rec)
+		return 0; /* it was there a moment ago */
+	c = counters(rec->policy);
+	sock_options(tp, &rec->app);
+	if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
+		COUNT(c->override_raised, 1);
+	set_options(ctx, &rec->app, &rec->effective);
+	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
+	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
+						   BPF_SOCK_OPS_RTO_CB_FLAG)) {
+		fault(SH_FAULT_CB_FLAGS); /* its close will not be told: no connection to count */
+		return 0;
+	}
+	if (c)
+		COUNT(c->opened[rec->direction == SH_INBOUND], 1);
+	return 0;
+}
+
+/* The options of a rule in two words, for functions that take no pointers. */
+static __always_inline __u64 pack_times(const struct sh_options *o)
+{
+	return o->user_timeout_ms | (__u64)o->idle_s << 32 | (__u64)o->interval_s << 48;
+}
+
+static __always_inline __u32 pack_rest(const struct sh_options *o, __u8 override)
+{
+	return o->count | o->keepalive << 8 | override << 16;
+}
+
+/* Sets what a policy wants on a connection without a record: the bound still holds. */
+__noinline int sh_bound_bare(struct bpf_sock_ops *ctx, __u64 times, __u32 rest)
+{
+	struct sh_options policed = {
+		.user_timeout_ms = times,
+		.idle_s = times >> 32,
+		.interval_s = times >> 48,
+		.count = rest,
+		.keepalive = rest >> 8,
+	};
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_options app, effective;
+
+	if (!tp)
+		return 0;
+	sock_options(tp, &app);
+	sh_combine(rest >> 16, &policed, &app, &effective);
+	set_options(ctx, &app, &effective);
+	return 0;
+}
+
 /* A connection opened: bound it if a policy names the peer. */
 static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 {
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
-	struct sh_counters *c;
 	struct sh_record *rec;
 	struct sh_rule *rule;
 
@@ -110,37 +173,19 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 	if (!rule)
 		return;
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!rec)
+	if (!rec) {
 		fault(SH_FAULT_STORAGE);
-	c = counters(rule->policy);
-	if (rec) {
-		rec->version = SH_RECORD_VERSION;
-		rec->direction = direction;
-		rec->override = rule->override;
-		rec->policy = rule->policy;
-		rec->opened_ns = bpf_ktime_get_ns();
-		rec->policed = rule->options;
-		sock_options(tp, &rec->app);
-		if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
-			COUNT(c->override_raised, 1);
-		set_options(ctx, &rec->app, &rec->effective);
-	} else {
-		/* No memory for the record: the bound still holds. */
-		struct sh_options app, effective;
-
-		sock_options(tp, &app);
-		sh_combine(rule->override, &rule->options, &app, &effective);
-		set_options(ctx, &app, &effective);
+		sh_bound_bare(ctx, pack_times(&rule->options),
+			      pack_rest(&rule->options, rule->override));
 		return;
 	}
-	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
-	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
-						   BPF_SOCK_OPS_RTO_CB_FLAG)) {
-		fault(SH_FAULT_CB_FLAGS); /* its close will not be told: no connection to count */
-		return;
-	}
-	if (c)
-		COUNT(c->opened[direction == SH_INBOUND], 1);
+	rec->version = SH_RECORD_VERSION;
+	rec->direction = direction;
+	rec->override = rule->override;
+	rec->policy = rule->policy;
+	rec->opened_ns = bpf_ktime_get_ns();
+	rec->policed = rule->options;
+	sh_bound(ctx);
 }
 
 /* Payload the peer has acknowledged: our SYN and FIN are none. old is the state left
@@ -257,12 +302,15 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 
 SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 {
+	__u32 direction = SH_OUTBOUND;
+
 	switch (ctx->op) {
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-		opened(ctx, SH_OUTBOUND);
-		break;
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		opened(ctx, SH_INBOUND);
+		direction = SH_INBOUND;
+		barrier_var(direction); /* one way through opened(), not two */
+					/* fall through */
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+		opened(ctx, direction);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
 		if (ctx->args[1] == BPF_TCP_CLOSE)
