@@ -23,7 +23,7 @@ enum sh_outcome {
 struct sh_condemned {
 	struct sh_tuple tuple;
 	__u64 until_ns; /* a walk can be held up: later nothing is done any more */
-	__u32 ifindex; /* of the device that it is bound to */
+	__u32 ifindex;	/* of the device that it is bound to */
 	__u16 family;
 	__u8 outcome; /* enum sh_outcome */
 	__u8 pad;
