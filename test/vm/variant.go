@@ -36,7 +36,7 @@ var variants = []variant{
 		name: "no IPv6", kernels: []string{"newest"}, lacks: "ipv6", append: "ipv6.disable=1",
 		tests: map[string]string{
 			"internal/doctor": everyTest, "internal/loader": everyTest, "internal/sockets": everyTest,
-			"internal/prober": "TestIdle|TestConnection|TestFollows|TestNoRoute", "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs",
+			"internal/prober": "TestIdle|TestConnection|TestNoRoute", "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs",
 		},
 	},
 }
