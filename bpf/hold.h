@@ -13,6 +13,7 @@ static __always_inline bool wish(struct sh_options *app, int level, int name, in
 {
 	if (level == SOL_SOCKET) {
 		app->keepalive = !!value;
+		app->asked |= 1 << SH_OPT_KEEPALIVE;
 		return true;
 	}
 	switch (name) {
@@ -27,6 +28,7 @@ static __always_inline bool wish(struct sh_options *app, int level, int name, in
 		return value >= 1 && value <= 127;
 	case TCP_USER_TIMEOUT:
 		app->user_timeout_ms = value;
+		app->asked |= 1 << SH_OPT_USER_TIMEOUT;
 		return value >= 0;
 	}
 	return false;
@@ -100,6 +102,28 @@ static __always_inline void one_alone(const struct sh_record *rec, int level, in
 	*want = one;
 }
 
+/* A user timeout that ends a connection sooner than another; 0 never does. */
+static __always_inline bool sh_sooner(__u32 a, __u32 b)
+{
+	return a && (!b || a < b);
+}
+
+/*
+ * A connection that adoption has not brought in line yet gets the option at hand
+ * alone, and no shorter user timeout, which might end it at once (T15): the rest
+ * is adoption's.
+ */
+static __always_inline void at_hand(const struct sh_record *rec, int level, int name,
+				    struct sh_options *want)
+{
+	struct sh_options one = rec->effective;
+
+	if (level != SOL_TCP || name != TCP_USER_TIMEOUT ||
+	    !sh_sooner(want->user_timeout_ms, one.user_timeout_ms))
+		copy_option(&one, want, level, name);
+	*want = one;
+}
+
 /* Holds the bound; returns the value to set instead of the one asked for. */
 static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
 				int value)
@@ -117,6 +141,9 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	if (allow) {
 		next = rec->effective;
 		copy_option(&next, &app, level, name);
+	} else if (rec->flags & SH_PENDING) {
+		at_hand(rec, level, name, &next);
+		held = option_value(&next, level, name);
 	} else if (!can_set_others && rec->override == SH_TIGHTEN) {
 		one_alone(rec, level, name, &next);
 		held = option_value(&next, level, name);
@@ -128,6 +155,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	}
 	rec->app = app;
 	rec->effective = next;
+	rec->held_ms = bpf_ktime_get_ns() / 1000000;
 	if (c) {
 		if (raised && !allow)
 			COUNT(c->override_raised, 1);

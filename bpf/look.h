@@ -42,9 +42,7 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 		flags |= SH_LOOK_TSTAMP_USEC;
 	if (is_mptcp(tp))
 		flags |= SH_LOOK_MPTCP;
-	if (bpf_core_field_exists(tp->md5sig_info) && tp->md5sig_info)
-		flags |= SH_LOOK_MD5_OR_AO;
-	if (bpf_core_field_exists(tp->ao_info) && tp->ao_info)
+	if (has_keys(tp))
 		flags |= SH_LOOK_MD5_OR_AO;
 	if (sock_flag(&tp->inet_conn.icsk_inet.sk, bpf_core_enum_value(enum sock_flags, SOCK_DEAD)))
 		flags |= SH_LOOK_ORPHAN;

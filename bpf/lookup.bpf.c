@@ -26,6 +26,7 @@ struct sh_look_packet {
 const struct sh_look_packet *const unused_packet __attribute__((unused));
 const enum sh_look_result *const unused_result __attribute__((unused));
 const enum sh_look_flags *const unused_flags __attribute__((unused));
+const enum sh_record_flags *const unused_record_flags __attribute__((unused));
 
 static __always_inline bool is_mapped(const __u8 *addr)
 {

@@ -54,8 +54,8 @@ static __always_inline bool sh_tighten(const struct sh_options *policed,
 	out->interval_s = sh_tighter(policed->interval_s, app->interval_s);
 	out->count = sh_tighter(policed->count, app->count);
 	out->keepalive = 1;
-	out->pad[0] = 0;
-	out->pad[1] = 0;
+	out->asked = 0;
+	out->pad = 0;
 	need = sh_need(policed, out);
 	if (ut < need) {
 		out->idle_s = sh_max(out->idle_s * ut / need, 1);
@@ -75,7 +75,7 @@ static __always_inline void sh_allow(const struct sh_options *policed, const str
 				     struct sh_options *out)
 {
 	*out = *policed;
-	if (app->user_timeout_ms)
+	if (app->user_timeout_ms || app->asked & 1 << SH_OPT_USER_TIMEOUT)
 		out->user_timeout_ms = app->user_timeout_ms;
 	if (app->idle_s)
 		out->idle_s = app->idle_s;
@@ -83,6 +83,8 @@ static __always_inline void sh_allow(const struct sh_options *policed, const str
 		out->interval_s = app->interval_s;
 	if (app->count)
 		out->count = app->count;
+	if (app->asked & 1 << SH_OPT_KEEPALIVE)
+		out->keepalive = app->keepalive;
 }
 
 /* The options to set, and whether the user timeout had to be raised for them. */

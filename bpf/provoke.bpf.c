@@ -25,6 +25,9 @@ struct sh_provoked {
 	__u32 pad;
 };
 
+/* How long adoption leaves a provoked socket alone: longer than any probe window. */
+#define SH_LEAVE_NS 120000000000ULL
+
 const struct sh_provoked *const unused_provoked __attribute__((unused));
 
 /*
@@ -61,6 +64,13 @@ SEC("iter/tcp") int sh_provoke(struct bpf_iter__tcp *ctx)
 	idle = *want ? *want : rec->effective.idle_s;
 	out.cookie = cookie;
 	out.err = bpf_setsockopt(tp, SOL_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	if (!out.err && *want) {
+		rec->flags |= SH_PROVOKED;
+		rec->leave_ns = bpf_ktime_get_ns() + SH_LEAVE_NS;
+	} else if (!out.err) {
+		rec->flags &= ~SH_PROVOKED;
+		rec->leave_ns = 0;
+	}
 	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
 	return 0;
 }

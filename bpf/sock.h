@@ -91,8 +91,15 @@ static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_op
 	out->interval_s = tp->keepalive_intvl / hz;
 	out->count = tp->keepalive_probes;
 	out->keepalive = sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
-	out->pad[0] = 0;
-	out->pad[1] = 0;
+	out->asked = 0;
+	out->pad = 0;
+}
+
+/* Whether its segments are signed (TCP-MD5, TCP-AO). */
+static __always_inline bool has_keys(const struct tcp_sock *tp)
+{
+	return (bpf_core_field_exists(tp->md5sig_info) && tp->md5sig_info) ||
+	       (bpf_core_field_exists(tp->ao_info) && tp->ao_info);
 }
 
 static __always_inline bool is_mptcp(const struct tcp_sock *tp)

@@ -14,6 +14,9 @@
 #define SH_MAX_PREFIXES	  16384 /* prefixes of one policy */
 #define SH_MAX_POLICIES	  4096	/* policies with counters of their own, gone ones included */
 #define SH_RECORD_VERSION 1
+/* Goes up when a rule or an event changes its meaning and not its size: what of
+ * them is pinned is not used by another build then. */
+#define SH_LAYOUT 1
 
 enum sh_direction {
 	SH_OUTBOUND = 1,
@@ -44,13 +47,18 @@ struct sh_options {
 	__u16 interval_s;
 	__u8 count;
 	__u8 keepalive; /* 0 or 1 */
-	__u8 pad[2];
+	__u8 asked;	/* of an application: which it set since, 1 << enum sh_option */
+	__u8 pad;
 };
 
 /* Key of the policy trie. */
 struct sh_prefix {
 	__u32 prefixlen; /* 0..128, IPv4 /24 is 120 */
 	__u8 addr[16];
+};
+
+enum sh_rule_flags {
+	SH_LEAVE_EXISTING = 1 << 0, /* a connection that was not seen to open is left alone */
 };
 
 /* One way to match below a prefix. */
@@ -60,7 +68,8 @@ struct sh_rule {
 	__u16 port_hi;	/* inclusive */
 	__u8 direction; /* mask of enum sh_direction */
 	__u8 override;	/* enum sh_override */
-	__u8 pad[2];
+	__u8 flags;	/* enum sh_rule_flags */
+	__u8 pad;
 	struct sh_options options;
 };
 
@@ -71,18 +80,32 @@ struct sh_rules {
 	struct sh_rule rule[SH_MAX_RULES];
 };
 
-/* Kept in the socket itself (SK_STORAGE). */
+enum sh_record_flags {
+	SH_ADOPTED = 1 << 0,   /* open before the programs saw it: direction inferred */
+	SH_AMBIGUOUS = 1 << 1, /* the inference is not certain: bound it, never close it */
+	SH_PENDING = 1 << 2,   /* not all that the policy wants is set yet */
+	SH_RELEASING = 1 << 3, /* no policy names it any more; what it had is not all back */
+	SH_PROVOKED = 1 << 4,  /* TCP_KEEPIDLE is the prober's */
+};
+
+/*
+ * Kept in the socket itself (SK_STORAGE), longer than any build: what is added
+ * takes spare words, or stands at the end and makes the record longer. Either way
+ * a new build reads an old record as one whose new fields are 0 (convert.bpf.c).
+ */
 struct sh_record {
 	__u8 version; /* SH_RECORD_VERSION */
 	__u8 direction;
 	__u8 override;
-	__u8 flags; /* none yet */
+	__u8 flags; /* enum sh_record_flags */
 	__u32 policy;
 	__u64 opened_ns;
 	struct sh_options policed;   /* the policy's */
 	struct sh_options app;	     /* last asked for by the application */
 	struct sh_options effective; /* set on the socket */
-	__u32 spare[7];
+	__u32 held_ms;		     /* of CLOCK_MONOTONIC: when the application last set one */
+	__u64 leave_ns;		     /* until then the options are the prober's */
+	__u32 spare[4];
 };
 
 /* Why a connection ended, as the kernel saw it. */
@@ -96,7 +119,7 @@ enum sh_cause {
 	SH_CAUSE_MAX,
 };
 
-/* Per policy, per CPU. */
+/* Per policy, per CPU. They outlive a build: new ones stand at the end. */
 struct sh_counters {
 	__u64 opened[2]; /* outbound, inbound */
 	__u64 closed[SH_CAUSE_MAX];
@@ -110,9 +133,15 @@ struct sh_counters {
 	__u64 override_held;
 	__u64 override_allowed;
 	__u64 override_raised;
+	/* Connections that came under the policy and left it while open, by a pass
+	 * of adoption, and those whose options such a pass found changed. */
+	__u64 adopted;
+	__u64 released;
+	__u64 drifted;
 };
 
-/* Everything that can go wrong in a program, counted per CPU. */
+/* Everything that can go wrong in a program, counted per CPU. The counts outlive
+ * a build: new reasons stand at the end. */
 enum sh_fault {
 	SH_FAULT_NO_SOCK,	/* sockops without a full socket */
 	SH_FAULT_NO_TCP_SOCK,	/* bpf_skc_to_tcp_sock returned NULL */

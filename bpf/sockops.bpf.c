@@ -5,66 +5,22 @@
  * against what the application sets later. Linux 5.10 and later.
  */
 #include "hold.h"
+#include "match.h"
+#include "tell.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-struct policy_trie {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SH_MAX_PREFIXES);
-	__type(key, struct sh_prefix);
-	__type(value, struct sh_rules);
-};
+/* The record of a socket. convert.bpf.c has another way, for the time of an upgrade. */
+#ifndef SH_UPGRADE
+#define record_of(sk)	  bpf_sk_storage_get(&sh_records, sk, NULL, 0)
+#define forget_record(sk) bpf_sk_storage_delete(&sh_records, sk)
+#endif
 
-/* The one slot holds the trie in force: a policy is swapped by one pointer. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct policy_trie);
-} sh_policy SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} sh_events SEC(".maps");
-
-/* Keep types in BTF that no map but the inner one mentions. */
+/* Keep types in BTF that no map mentions. */
 const struct sh_event *const unused_event __attribute__((unused));
 const enum sh_cause *const unused_cause __attribute__((unused));
 const enum sh_fault *const unused_fault __attribute__((unused));
 const enum sh_event_type *const unused_event_type __attribute__((unused));
-const struct sh_prefix *const unused_prefix __attribute__((unused));
-const struct sh_rules *const unused_rules __attribute__((unused));
-
-/* The rules of the longest prefix that holds the address. */
-static __always_inline struct sh_rules *find_rules(const __u8 *addr)
-{
-	struct sh_prefix key = {.prefixlen = 128};
-	__u32 slot = 0;
-	void *trie = bpf_map_lookup_elem(&sh_policy, &slot);
-
-	if (!trie) {
-		fault(SH_FAULT_NO_POLICY);
-		return NULL;
-	}
-	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
-	return bpf_map_lookup_elem(trie, &key);
-}
-
-/* The first rule whose port and direction match. */
-static __always_inline struct sh_rule *find_rule(struct sh_rules *rules, __u16 port, __u8 direction)
-{
-	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
-		struct sh_rule *r = &rules->rule[i];
-
-		if (i >= rules->count)
-			return NULL;
-		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
-			return r;
-	}
-	return NULL;
-}
 
 static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
 {
@@ -83,17 +39,15 @@ static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
 
 static __always_inline struct sh_rule *match(const struct sock *sk, __u8 direction)
 {
+	void *trie = policy_in_force();
 	__u8 local[16], remote[16];
 	struct sh_rules *rules;
-	__u16 port;
 
-	sock_addrs(sk, local, remote);
-	rules = find_rules(remote);
-	if (!rules)
+	if (!trie)
 		return NULL;
-	port = direction == SH_OUTBOUND ? bpf_ntohs(sk->__sk_common.skc_dport)
-					: sk->__sk_common.skc_num;
-	return find_rule(rules, port, direction);
+	sock_addrs(sk, local, remote);
+	rules = find_rules(trie, remote);
+	return rules ? find_rule(rules, service_port(sk, direction), direction) : NULL;
 }
 
 /*
@@ -182,103 +136,26 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 	rec->version = SH_RECORD_VERSION;
 	rec->direction = direction;
 	rec->override = rule->override;
+	rec->flags = 0;
 	rec->policy = rule->policy;
 	rec->opened_ns = bpf_ktime_get_ns();
 	rec->policed = rule->options;
 	sh_bound(ctx);
 }
 
-/* Payload the peer has acknowledged: our SYN and FIN are none. old is the state left
- * for CLOSE, or the state as it is. */
-static __always_inline __u64 payload_acked(const struct tcp_sock *tp, const struct sh_record *rec,
-					   int old)
-{
-	__u64 acked = tp->bytes_acked;
-
-	if (acked && rec->direction == SH_OUTBOUND)
-		acked--;
-	if (acked &&
-	    (old == BPF_TCP_FIN_WAIT2 ||
-	     ((old == BPF_TCP_LAST_ACK || old == BPF_TCP_CLOSING) && tp->snd_una == tp->write_seq)))
-		acked--;
-	return acked;
-}
-
-static __always_inline void emit(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
-				 const struct sh_record *rec, int old, __u8 type, __u8 cause)
-{
-	const struct inet_connection_sock *icsk = &tp->inet_conn;
-	const struct sock *sk = &icsk->icsk_inet.sk;
-	struct sh_event *e = bpf_ringbuf_reserve(&sh_events, sizeof(*e), 0);
-
-	if (!e) {
-		fault(SH_FAULT_EVENT_LOST);
-		return;
-	}
-	e->time_ns = bpf_ktime_get_ns();
-	e->cookie = bpf_get_socket_cookie(ctx);
-	e->bytes_received = tp->bytes_received - sock_fin_received(sk);
-	e->bytes_acked = payload_acked(tp, rec, old);
-	e->netns = sk->__sk_common.skc_net.net->ns.inum;
-	e->policy = rec->policy;
-	sock_addrs(sk, e->local, e->remote);
-	e->local_port = sk->__sk_common.skc_num;
-	e->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
-	e->err = sk->sk_err;
-	e->type = type;
-	e->cause = cause;
-	e->family = sk->__sk_common.skc_family;
-	e->direction = rec->direction;
-	e->retransmits = icsk->icsk_retransmits;
-	e->probes_out = icsk->icsk_probes_out;
-	e->spare = 0;
-	bpf_ringbuf_submit(e, 0);
-}
-
-/*
- * Why the socket goes to CLOSE. tcp_write_err() reports the last ICMP error
- * instead of ETIMEDOUT where one came (sk_err_soft).
- */
-static __always_inline __u8 close_cause(const struct tcp_sock *tp)
-{
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	int err = sk->sk_err;
-
-	if (!err)
-		return SH_CAUSE_NORMAL;
-	if (err == ECONNRESET || err == EPIPE)
-		return SH_CAUSE_RESET;
-	if (err == ECONNABORTED)
-		return SH_CAUSE_DESTROYED;
-	if (err != ETIMEDOUT && err != sk->sk_err_soft)
-		return SH_CAUSE_OTHER;
-	return tp->write_seq == tp->snd_una ? SH_CAUSE_IDLE : SH_CAUSE_IN_FLIGHT;
-}
-
 static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
 {
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
-	struct sh_counters *c;
 	struct sh_record *rec;
-	__u8 cause;
 
 	if (!tp)
 		return;
-	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	rec = record_of(tp);
 	if (!rec)
 		return;
-	cause = close_cause(tp);
-	c = counters(rec->policy);
-	if (c) {
-		COUNT(c->closed[cause], 1);
-		COUNT(c->bytes_received,
-		      tp->bytes_received - sock_fin_received(&tp->inet_conn.icsk_inet.sk));
-		COUNT(c->bytes_acked, payload_acked(tp, rec, old));
-	}
-	if (cause != SH_CAUSE_NORMAL)
-		emit(ctx, tp, rec, old, SH_EVENT_CLOSE, cause);
+	tell_close(tp, rec, old);
 	/* The socket may be connected again, to a peer that no policy names. */
-	bpf_sk_storage_delete(&sh_records, tp);
+	forget_record(tp);
 }
 
 /* The first retransmission timeout of a stall. */
@@ -290,13 +167,13 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 
 	if (!tp)
 		return;
-	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	rec = record_of(tp);
 	if (!rec)
 		return;
 	c = counters(rec->policy);
 	if (c)
 		COUNT(c->stalls, 1);
-	emit(ctx, tp, rec, tp->inet_conn.icsk_inet.sk.__sk_common.skc_state, SH_EVENT_STALL,
+	emit(tp, rec, tp->inet_conn.icsk_inet.sk.__sk_common.skc_state, SH_EVENT_STALL,
 	     SH_CAUSE_NORMAL);
 }
 
@@ -350,7 +227,7 @@ SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 	if (!is_ours(level, name) || !sk || len < 0 || (len && len < (int)sizeof(*optval)) ||
 	    (void *)(optval + 1) > (void *)end)
 		return 1;
-	rec = bpf_sk_storage_get(&sh_records, sk, NULL, 0);
+	rec = record_of(sk);
 	if (!rec)
 		return 1;
 	value = *optval;

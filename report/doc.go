@@ -15,12 +15,12 @@
 // told to the agent by the kernel, so there is nothing to configure but the
 // path of the Unix socket, and no privilege is needed.
 //
-// What can be judged is what the agent's policy names and what opened under it.
-// After a restart of the agent the connections that are older than it keep their
-// bounds and are "unmanaged" ("older"): reports about them change nothing until
-// they have been opened anew, so let a pool go through its connections
-// (http.Client's CloseIdleConnections, or a restart). A connection of Multipath
-// TCP is "unknown" ("mptcp"): its subflow is not the whole of it.
+// What can be judged is what the agent's policy names. Connections that are older
+// than the agent are adopted when it starts, where its kernel lets it (Linux 5.15)
+// and its policy does not say otherwise; else they are "unmanaged" ("older"), and
+// reports about them change nothing. After a restart of the agent what it had
+// managed before still is. A connection of Multipath TCP is "unknown" ("mptcp"):
+// its subflow is not the whole of it.
 //
 // The package never opens, writes to or closes a connection to a peer. On other
 // systems than Linux it builds, and reporting does nothing.

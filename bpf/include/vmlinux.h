@@ -61,6 +61,7 @@ struct sock_common {
 	};
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	unsigned char skc_reuse : 4, skc_reuseport : 1, skc_ipv6only : 1, skc_net_refcnt : 1;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
@@ -111,6 +112,8 @@ struct sock {
 	__u32 sk_txhash;
 	struct dst_entry *sk_dst_cache;
 	struct socket *sk_socket;
+	void *sk_user_data;
+	__u8 sk_gso_disabled : 1, sk_kern_sock : 1;
 };
 
 struct ipv6_pinfo {
@@ -120,13 +123,16 @@ struct ipv6_pinfo {
 struct inet_sock {
 	struct sock sk;
 	struct ipv6_pinfo *pinet6;
+	__be16 inet_sport;
 	__u8 tos;
 };
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u8 icsk_retransmits;
+	__u8 icsk_pending;
 	__u8 icsk_probes_out;
+	__u32 icsk_probes_tstamp;
 	struct {
 		__u32 lrcvtime;
 	} icsk_ack;
@@ -162,6 +168,7 @@ struct tcp_sock {
 	__u8 repair : 1;
 	__u8 tcp_usec_ts : 1;
 	__u8 keepalive_probes;
+	__u8 bpf_sock_ops_cb_flags;
 	unsigned int keepalive_time;
 	unsigned int keepalive_intvl;
 	bool is_mptcp;
@@ -169,7 +176,10 @@ struct tcp_sock {
 	struct tcp_ao_info *ao_info;
 };
 
-struct seq_file;
+struct seq_file {
+	unsigned long size;
+	unsigned long count;
+};
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -181,6 +191,57 @@ struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 	unsigned int uid;
+};
+
+struct bpf_map;
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+};
+
+struct socket {
+	struct file *file;
+	struct sock *sk;
+};
+
+struct super_block {
+	unsigned long s_magic;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+};
+
+struct file {
+	unsigned int f_flags;
+	struct inode *f_inode;
+	void *private_data;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct task_struct {
+	int pid;
+	int tgid;
+	struct nsproxy *nsproxy;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
 };
 
 #pragma clang attribute pop

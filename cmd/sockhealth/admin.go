@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/agent"
@@ -55,9 +56,12 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		}
 	}
 	force := a.programs.InForce().Policy
+	coverage := a.coverage()
 	for i := range force.Peers {
 		name := force.Peers[i].Name
-		out.Peers = append(out.Peers, peerStatus(name, counters[name], &stats))
+		p := peerStatus(name, counters[name], &stats)
+		p.Pending, p.Unmanaged = coverage[name].Pending, coverage[name].Refused
+		out.Peers = append(out.Peers, p)
 	}
 	out.Problems = a.problems(&out)
 	return out, nil
@@ -68,6 +72,10 @@ func (a *admin) problems(s *api.Status) []string {
 	var out []string
 	if len(s.Programs) < loader.Attachments {
 		out = append(out, errDetached.Error())
+	}
+	if lost := a.programs.Unpinned(); len(lost) > 0 {
+		out = append(out, fmt.Sprintf("pins are missing (%s): without this agent connections may be unbounded [restart it]",
+			strings.Join(lost, ", ")))
 	}
 	// What the kernel is too old for is no fault of anybody's.
 	if running, _, err := kernel.Running(); err == nil {
@@ -105,6 +113,7 @@ func (a *admin) cannotClose() error {
 func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicyStatus {
 	p := api.PolicyStatus{Name: name, Stale: make(map[string]uint64), Verdicts: make(map[string]uint64)}
 	p.Opened = c.OpenedOutbound + c.OpenedInbound
+	p.Adopted, p.Released = c.Adopted, c.Released
 	for _, n := range c.Closed {
 		p.Closed += n
 	}
@@ -161,12 +170,12 @@ func (a *admin) covered() (spaces []*netns.NS, release func(), err error) {
 	if len(a.namespaces) > 0 {
 		return a.namespaces, func() {}, nil // held for good
 	}
-	spaces, err = netns.List()
+	spaces = a.registry.All()
 	return spaces, func() {
 		for _, ns := range spaces {
 			_ = ns.Close()
 		}
-	}, err
+	}, a.registry.Status().Err
 }
 
 // Policy implements api.Admin.

@@ -50,6 +50,7 @@ type runAgent struct {
 	ns     *netns.NS
 	cgroup *lab.Cgroup
 	dir    string // with policy.yaml; its run/ is the run directory
+	bpffs  string // where it pins; "": nowhere
 	cmd    *exec.Cmd
 	listen string   // of the metrics
 	opened int      // connections, by pair
@@ -97,7 +98,12 @@ func (a *runAgent) run(t *testing.T, more ...string) *exec.Cmd {
 	args := []string{
 		"run", "--policy", "policy.yaml", "--listen", "127.0.0.1:0", "--cgroup", a.cgroup.Path,
 		"--netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), a.Client.FD()),
-		"--bpffs", "/sys/fs/bpf", "--run-dir", "run", "--log-format", "json",
+		"--run-dir", "run", "--log-format", "json",
+	}
+	if a.bpffs == "" {
+		args = append(args, "--no-pin")
+	} else {
+		args = append(args, "--bpffs", a.bpffs)
 	}
 	return a.command(t, append(args, more...)...)
 }

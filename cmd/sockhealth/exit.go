@@ -45,6 +45,7 @@ func exitCode(err error) int {
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.As(err, &missing),
+		errors.Is(err, loader.ErrUnsupported),
 		errors.Is(err, netns.ErrPermission),
 		errors.Is(err, api.ErrPermission),
 		errors.Is(err, lab.ErrNoCgroup2),

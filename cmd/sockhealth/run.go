@@ -14,11 +14,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
 // runOptions are the flags of run.
 type runOptions struct {
 	policy, listen, cgroup, bpffs, runDir string
+	noPin                                 bool
 	// netns are the paths of the namespaces to act in; none means all.
 	netns []string
 }
@@ -38,8 +41,11 @@ The policy file is read again when it changes, on SIGHUP, and when "sockhealth
 reload" asks. A bad one is refused whole and the policy in force stays. The new one
 is in force at once for connections that open from then on.
 
-The BPF programs live as long as the agent: when it ends, they are gone, and
-connections that are open keep the options that they have.
+The BPF programs are pinned below --bpffs and stay when the agent ends: connections
+are bounded on, by the policy in force then, whether or not an agent runs. The next
+start takes over from them without a moment in which a connection is missed.
+"sockhealth detach" removes them. With --no-pin they are gone when the agent ends.
+Connections that are open keep the options that they have either way.
 
 It needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN,
 CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
@@ -53,7 +59,8 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9757", "`ADDR:PORT` of the metrics; port 0 takes a free one, which the log names")
 	f.StringVar(&o.cgroup, "cgroup", "", "cgroup v2 `PATH` whose sockets are bounded (default the root of the hierarchy)")
 	netns := f.String("netns", "all", "network namespaces to hear reports from and to act in: all, or `PATH,...`")
-	f.StringVar(&o.bpffs, "bpffs", "", "`DIR` on bpffs; this version pins nothing there: programs live as long as the agent")
+	f.StringVar(&o.bpffs, "bpffs", loader.DefaultPins, "`DIR` on bpffs where the programs are pinned")
+	f.BoolVar(&o.noPin, "no-pin", false, "pin nothing: without the agent nothing is bounded")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of report.sock, admin.sock and the lock")
 	format := &choice{value: "text", of: []string{"text", asJSON}}
 	f.Var(format, "log-format", "format of the log")
@@ -99,7 +106,7 @@ func (o *runOptions) run(ctx context.Context, log *slog.Logger) error {
 	}
 	log.Info("ready",
 		"version", thisBuild().Version, "policy", o.policy, "revision", s.reloader.Status().Revision,
-		"cgroup", s.cgroup, "netns", strings.Join(s.names(), ","),
+		"cgroup", s.cgroup, "pins", s.pinned(), "netns", strings.Join(s.names(), ","),
 		"listen", s.listener.Addr().String(), "run_dir", o.runDir)
 	err = s.wait(ctx, hangup)
 	log.Info("stopping")

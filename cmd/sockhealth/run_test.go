@@ -206,17 +206,20 @@ func TestRunFails(t *testing.T) {
 	if err := os.MkdirAll(a.path("other/report.sock"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	held := fmt.Sprintf("held by another agent, pid %d", a.cmd.Process.Pid)
+	free := labtest.Cgroup(t).Path
 	for _, tc := range []struct {
 		name string
 		args []string
 		code int
 		want string
 	}{
-		{"run directory held", nil, exitFailed, fmt.Sprintf("held by another agent, pid %d", a.cmd.Process.Pid)},
-		{"port taken", []string{"--run-dir", "other", "--listen", a.listen}, exitFailed, "address already in use [choose another --listen]"},
+		{"run directory held", nil, exitFailed, held},
+		{"cgroup held", []string{"--run-dir", "other"}, exitFailed, held},
+		{"port taken", []string{"--run-dir", "other", "--cgroup", free, "--listen", a.listen}, exitFailed, "address already in use [choose another --listen]"},
 		{"no cgroup v2", []string{"--run-dir", "other", "--cgroup", a.dir}, exitMissing, "is not below a cgroup v2 mount"},
 		{"no namespace", []string{"--run-dir", "other", "--netns", "policy.yaml"}, exitFailed, "not a network namespace"},
-		{"report.sock in the way", []string{"--run-dir", "other"}, exitFailed, "is in the way and no socket [remove it]"},
+		{"report.sock in the way", []string{"--run-dir", "other", "--cgroup", free}, exitFailed, "is in the way and no socket [remove it]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cmd := a.run(t, tc.args...)

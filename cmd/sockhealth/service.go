@@ -13,14 +13,17 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/adopt"
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/metrics"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/netns/registry"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/reload"
@@ -37,11 +40,15 @@ type service struct {
 	// started and everything below is settled when start returns.
 	started    time.Time
 	runDir     *api.RunDir
+	pins       *loader.Pins // nil with --no-pin
 	reloader   *reload.Reloader
 	watch      *reload.Watch // of the policy file
 	programs   *loader.Programs
 	cgroup     string
 	namespaces []*netns.NS // of --netns; none means all
+	spaces     adopt.Namespaces
+	registry   *registry.Registry // nil with --netns
+	adopter    atomic.Pointer[adopt.Adopter]
 	agent      *agent.Agent
 	metrics    *metrics.Metrics
 	listener   net.Listener
@@ -60,7 +67,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	s.reloader = reload.New(o.policy, s.putInForce, log)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.stop())
+			err = errors.Join(err, s.abandon(), s.stop())
 		}
 	}()
 	// A mistake in the file is told before anything that needs a privilege.
@@ -71,7 +78,8 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 		return nil, err
 	}
 	for _, step := range []func() error{
-		s.openRunDir, s.openNamespaces, s.loadPrograms, s.startAgent, s.startMetrics, s.startAPI, s.startReload,
+		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startAgent, s.startAdopter,
+		s.startMetrics, s.startAPI, s.startReload, s.startBeat,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -144,31 +152,16 @@ func (s *service) openNamespaces() error {
 	return nil
 }
 
-// loadPrograms loads them, gives them the policy and only then lets them see
-// connections.
-func (s *service) loadPrograms() (err error) {
-	if s.cgroup = s.opts.cgroup; s.cgroup == "" {
-		if s.cgroup, err = loader.CgroupRoot(); err != nil {
-			return err
-		}
-	}
-	if s.programs, err = loader.Load(); err != nil {
-		return err
-	}
-	s.onStop(s.programs.Close)
-	// Watched from before it is read: no change in between is missed.
-	if s.watch, err = s.reloader.Watch(); err != nil {
-		return err
-	}
-	s.onStop(s.watch.Close)
-	if err := s.reloader.Load(); err != nil {
-		return err
-	}
-	return s.programs.Attach(s.cgroup)
-}
-
 // putInForce hands a policy to the programs.
-func (s *service) putInForce(p *policy.Policy) error { return s.programs.SetPolicy(p) }
+func (s *service) putInForce(p *policy.Policy) error {
+	if err := s.programs.SetPolicy(p); err != nil {
+		return err
+	}
+	if a := s.adopter.Load(); a != nil {
+		a.Wake()
+	}
+	return nil
+}
 
 // startReload follows the policy file.
 func (s *service) startReload() error {

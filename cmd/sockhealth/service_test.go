@@ -20,7 +20,7 @@ import (
 func TestServiceLeavesNothing(t *testing.T) {
 	a := newRunAgent(t)
 	o := &runOptions{
-		policy: a.path("policy.yaml"), listen: "127.0.0.1:0", cgroup: a.cgroup.Path, runDir: a.path("run"),
+		policy: a.path("policy.yaml"), listen: "127.0.0.1:0", cgroup: a.cgroup.Path, runDir: a.path("run"), noPin: true,
 		netns: []string{fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), a.Client.FD())},
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))

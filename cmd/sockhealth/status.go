@@ -81,12 +81,13 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 
 // peerRows makes the table of policies.
 func peerRows(peers []api.PolicyStatus) [][]string {
-	rows := [][]string{{"POLICY", "OPENED", "CLOSED", "OPEN", "STALE", "VERDICTS"}}
+	rows := [][]string{{"POLICY", "OPENED", "ADOPTED", "CLOSED", "OPEN", "PENDING", "UNMANAGED", "STALE", "VERDICTS"}}
 	for i := range peers {
 		p := &peers[i]
+		came, gone := p.Opened+p.Adopted, p.Closed+p.Released
 		rows = append(rows, []string{
-			p.Name, strconv.FormatUint(p.Opened, 10), strconv.FormatUint(p.Closed, 10),
-			strconv.FormatUint(p.Opened-min(p.Opened, p.Closed), 10), counts(p.Stale), counts(p.Verdicts),
+			p.Name, strconv.FormatUint(p.Opened, 10), strconv.FormatUint(p.Adopted, 10), strconv.FormatUint(p.Closed, 10),
+			strconv.FormatUint(came-min(came, gone), 10), counts(p.Pending), counts(p.Unmanaged), counts(p.Stale), counts(p.Verdicts),
 		})
 	}
 	return rows

@@ -66,6 +66,15 @@ type PolicyStatus struct {
 	Name   string `json:"name"`
 	Opened uint64 `json:"opened"`
 	Closed uint64 `json:"closed"`
+	// Adopted are connections that were open before they were managed, Released
+	// those that the policy names no more.
+	Adopted  uint64 `json:"adopted"`
+	Released uint64 `json:"released"`
+	// Pending counts those whose options are not all set yet, by what they wait
+	// for, Unmanaged those that the policy names and that are not managed, by
+	// reason, as the last round found them.
+	Pending   map[string]uint64 `json:"pending,omitempty"`
+	Unmanaged map[string]uint64 `json:"unmanaged,omitempty"`
 	// Stale counts connections that were dead when they ended, by cause;
 	// Verdicts the judgements, by verdict. Zeros may be left out.
 	Stale    map[string]uint64 `json:"stale"`

@@ -123,7 +123,8 @@ type Options struct {
 	UserTimeout time.Duration // TCP_USER_TIMEOUT, whole milliseconds; 0: none
 }
 
-// Record is what the sockops program stored in the socket when it opened.
+// Record is what the programs stored in the socket when it opened, or when it was
+// adopted.
 type Record struct {
 	// Policy is the id of the policy in force, as the loader numbered it.
 	Policy    uint32
@@ -133,6 +134,13 @@ type Record struct {
 	// Policed are the values of the policy, App what the application last
 	// asked for (zero fields: it never asked), Effective what is set.
 	Policed, App, Effective Options
+	// Adopted says that the connection was open before the programs saw it:
+	// Opened is the time of its adoption and Direction is inferred. Ambiguous
+	// says that the inference is not certain: it is bounded, and nobody closes it.
+	Adopted, Ambiguous bool
+	// Pending says that not all is set yet that Policed and App ask for, or not
+	// all is put back of a connection that no policy names any more (Releasing).
+	Pending, Releasing bool
 }
 
 // Snapshot is one look at a socket. Its fields are read without the socket's

@@ -69,11 +69,13 @@ func Examine(ctx context.Context) ([]Check, error) {
 	return unneeded(out), ctx.Err()
 }
 
-// substitutes are pairs of checks, of which one that works does all that the
-// other would.
+// substitutes names for a check the one that, where it works, does all that this
+// one would.
 var substitutes = map[string]string{
 	"inet_diag": kernel.Scan.String(), kernel.Scan.String(): "inet_diag",
 	"destroy": kernel.BPFDestroy.String(), kernel.BPFDestroy.String(): "destroy",
+	// A tracepoint tells what sockops does not.
+	kernel.AdoptEvents.String(): kernel.Adopt.String(),
 }
 
 // unneeded finds the checks that failed and whose substitute works.

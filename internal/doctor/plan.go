@@ -106,6 +106,16 @@ func socketPlans() []plan {
 			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: runLinux(kernel.BPFDestroy) + ", or one with CONFIG_INET_DIAG_DESTROY=y",
 		},
+		{
+			name: kernel.Adopt.String(), try: adopt,
+			lost:   kernel.Adopt.Without(),
+			remedy: runLinux(kernel.Adopt),
+		},
+		{
+			name: kernel.AdoptEvents.String(), try: adoptEvents,
+			lost:   kernel.AdoptEvents.Without(),
+			remedy: runLinux(kernel.AdoptEvents),
+		},
 	}
 }
 

@@ -21,6 +21,12 @@ const (
 	ForeignSource
 	// BPFDestroy is bpf_sock_destroy in a TCP iterator.
 	BPFDestroy
+	// Adopt is bpf_setsockopt in a TCP iterator, on connections that the
+	// programs did not see open.
+	Adopt
+	// AdoptEvents is the callback flags of sockops among what bpf_setsockopt
+	// can set: those connections are told of like the others.
+	AdoptEvents
 )
 
 // features is what is known of each.
@@ -32,8 +38,10 @@ var features = [...]struct {
 	Hold:          {"hold", Release{5, 15}, "an application's own setsockopt is held option by option: the bound stays, its shape may differ"},
 	Scan:          {"scan", Release{5, 11}, "sockets are listed by inet_diag and looked at one by one"},
 	Provoke:       {"provoke", Release{5, 15}, "segments of ours probe, and a connection with nothing in flight is condemned only once a keepalive of its own stayed unanswered, too"},
-	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},
 	BPFDestroy:    {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
+	Adopt:         {"adopt", Release{5, 15}, "connections that are older than the agent, or were opened outside its cgroup, are not bounded"},
+	AdoptEvents:   {"adopt_events", Release{6, 12}, "the close of an adopted connection is told by a tracepoint, and its stalls are not told"},
+	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},
 }
 
 // Features lists all.

@@ -20,13 +20,17 @@ type Counters struct {
 	// let through by app_override: allow; Raised counts results whose user
 	// timeout had to be raised.
 	OverrideKept, OverrideHeld, OverrideAllowed, OverrideRaised uint64
+	// Connections that came under the policy while open, in a pass of adoption,
+	// and that left it while open; and whose options a pass found changed.
+	Adopted, Released, Drifted uint64
 }
 
 // Open returns the connections that are open now.
 func (c Counters) Open() uint64 {
-	n := c.OpenedOutbound + c.OpenedInbound
+	n := c.OpenedOutbound + c.OpenedInbound + c.Adopted
+	n -= min(n, c.Released) // the CPUs' counters are not read at one moment
 	for _, closed := range c.Closed {
-		n -= min(n, closed) // the CPUs' counters are not read at one moment
+		n -= min(n, closed)
 	}
 	return n
 }
@@ -66,6 +70,9 @@ func (c *Counters) add(one *sockopsShCounters) {
 	c.OverrideHeld += one.OverrideHeld
 	c.OverrideAllowed += one.OverrideAllowed
 	c.OverrideRaised += one.OverrideRaised
+	c.Adopted += one.Adopted
+	c.Released += one.Released
+	c.Drifted += one.Drifted
 }
 
 // Fault is a thing that can go wrong inside a program.
@@ -124,12 +131,22 @@ func (p *Programs) Faults() ([]uint64, error) {
 }
 
 // newCounters gives a policy its slot of counters, all 0.
-func (p *Programs) newCounters(id uint32) error {
+func (p *Programs) newCounters(id uint32) error { return p.zeroCounters(id, ebpf.UpdateAny) }
+
+// seeToCounters gives a policy a slot where it has none.
+func (p *Programs) seeToCounters(id uint32) error {
+	if err := p.zeroCounters(id, ebpf.UpdateNoExist); !errors.Is(err, ebpf.ErrKeyExist) {
+		return err
+	}
+	return nil
+}
+
+func (p *Programs) zeroCounters(id uint32, flags ebpf.MapUpdateFlags) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return fmt.Errorf("count the CPUs: %w", err)
 	}
-	return p.sockops.ShStats.Put(id, make([]sockopsShCounters, cpus))
+	return p.sockops.ShStats.Update(id, make([]sockopsShCounters, cpus), flags)
 }
 
 // dropCounters frees slots; a slot that is gone already is no error.

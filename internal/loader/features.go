@@ -39,9 +39,3 @@ func (p *Programs) Attached() ([]string, error) {
 	}
 	return names, nil
 }
-
-// Attachments is how many programs Attach attaches.
-const Attachments = len(attachments)
-
-// attachments names the programs in the order in which Attach attaches them.
-var attachments = [...]string{"setsockopt", "sockops"}

@@ -26,6 +26,8 @@ type Programs struct {
 	provoke *provokeObjects
 	destroy *destroyObjects
 	lacks   map[kernel.Feature]error // never changes after Load
+	holders holderWalks
+	adopt   adopter
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
@@ -34,12 +36,32 @@ type Programs struct {
 	swap    sync.Mutex        // serialises SetPolicy
 	ids     map[string]uint32 // policy name to id, held by swap
 	nextID  uint32
+
+	// For programs that outlive the process; zero for others.
+	pins     *Pins
+	found    *found // until Attach has put it in order
+	takeover Takeover
+	names    *ebpf.Map // id to name
+	state    *ebpf.Map
+	kept     state     // what is in it, held by swap
+	counts   []*counts // during an upgrade
+
+	// older makes a layout of an older build, for tests.
+	older func(*ebpf.CollectionSpec)
 }
 
 // Load loads every object into the kernel. It attaches nothing; until
-// SetPolicy no policy is in force. The caller closes the result. A machine that
-// lacks something is told by a *MissingError.
-func Load() (_ *Programs, err error) {
+// SetPolicy no policy is in force. The caller closes the result, and with it
+// everything is gone. A machine that lacks something is told by a *MissingError.
+func Load() (*Programs, error) { return load(nil, nil) }
+
+// LoadPinned is Load for programs that stay when the process ends, pinned in a
+// directory that the caller holds open. It goes on with what is pinned there: the
+// records of the sockets, the counters, the ids of the policies. What is attached
+// stays as it is until Attach, and so does the policy in force until SetPolicy.
+func LoadPinned(pins *Pins) (*Programs, error) { return load(pins, nil) }
+
+func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error) {
 	if err := Require(); err != nil {
 		return nil, err
 	}
@@ -51,14 +73,30 @@ func Load() (_ *Programs, err error) {
 			Err:    err,
 		}
 	}
-	p := &Programs{ids: make(map[string]uint32), nextID: 1, lacks: make(map[kernel.Feature]error)}
+	p := &Programs{
+		ids: make(map[string]uint32), nextID: 1, lacks: make(map[kernel.Feature]error), pins: pins, older: older,
+	}
 	defer func() {
 		if err != nil {
 			p.Close()
 		}
 	}()
+	if pins != nil {
+		if p.found, err = pins.find(); err != nil {
+			return nil, err
+		}
+		p.takeover.Links = len(p.found.links) > 0
+	}
 	if err := p.loadSockops(); err != nil {
 		return nil, err
+	}
+	if pins != nil {
+		if err := p.openKept(); err != nil {
+			return nil, err
+		}
+	}
+	if older != nil {
+		return p, nil // nobody looks at its records
 	}
 	if err := loadObject("lookup", loadLookup, &p.lookup, p.sockops.ShRecords); err != nil {
 		return nil, err
@@ -73,6 +111,8 @@ func (p *Programs) loadWalks() {
 	p.iter = extra[iterObjects](p, kernel.Scan, loadIter)
 	p.provoke = extra[provokeObjects](p, kernel.Provoke, loadProvoke)
 	p.destroy = extra[destroyObjects](p, kernel.BPFDestroy, loadDestroy)
+	p.holders.load()
+	p.loadAdopt()
 }
 
 // extra loads the object that gives a feature, or returns nil and keeps why not.
@@ -100,7 +140,11 @@ func (p *Programs) loadSockops() error {
 		if err := spec.Variables[sockopsVarCanSetOthers].Set(others); err != nil {
 			return fmt.Errorf("configure sockops object: %w", err)
 		}
-		if err = spec.LoadAndAssign(&p.sockops, nil); err == nil {
+		if p.older != nil {
+			p.older(spec)
+		}
+		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec)}
+		if err = spec.LoadAndAssign(&p.sockops, opts); err == nil {
 			if !others {
 				p.lack(kernel.Hold, loadError("setsockopt", errs[0]))
 			}
@@ -109,6 +153,17 @@ func (p *Programs) loadSockops() error {
 		errs = append(errs, err)
 	}
 	return loadError("sockops", errors.Join(errs...))
+}
+
+// reused are the maps of the agent before that the programs go on with.
+func (p *Programs) reused(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
+	out := make(map[string]*ebpf.Map)
+	for name, m := range spec.Maps {
+		if have := p.found.usable(name, m); have != nil {
+			out[name] = have
+		}
+	}
+	return out
 }
 
 // loadObject loads one object that shares the records of the sockops program.
@@ -164,61 +219,17 @@ func setHZ(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// Attach attaches sockops and setsockopt programs to a cgroup v2 directory;
-// they see the sockets made in it and below. After an error nothing stays
-// attached. The programs come off again with Close.
-func (p *Programs) Attach(cgroup string) error {
-	if err := checkCgroup(cgroup); err != nil {
-		return err
-	}
-	for _, a := range []struct {
-		name string
-		typ  ebpf.AttachType
-		prog *ebpf.Program
-	}{
-		// First the one that holds the bound: a connection that opens
-		// between the two is not left with options that nothing guards.
-		{"setsockopt", ebpf.AttachCGroupSetsockopt, p.sockops.ShSetsockopt},
-		{"sockops", ebpf.AttachCGroupSockOps, p.sockops.ShSockops},
-	} {
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: a.typ, Program: a.prog})
-		if err != nil {
-			p.detach()
-			return attachError(a.name, cgroup, err)
-		}
-		p.links = append(p.links, l)
-	}
-	return nil
-}
-
-func attachError(name, cgroup string, err error) error {
-	if errors.Is(err, unix.EPERM) {
-		return &MissingError{
-			What:   fmt.Sprintf("cgroup %q or one above it has a %s program that allows no other", cgroup, name),
-			Remedy: "find it with: bpftool cgroup tree; it must be attached with BPF_F_ALLOW_MULTI",
-			Err:    err,
-		}
-	}
-	return fmt.Errorf("attach %s to cgroup %q: %w", name, cgroup, err)
-}
-
-// detach takes the programs off the cgroup.
-func (p *Programs) detach() {
-	for _, l := range p.links {
-		l.Close()
-	}
-	p.links = nil
-}
-
 // closeLimit is how long Close waits for walks that are under way.
 const closeLimit = time.Second
 
-// Close takes the programs off their cgroup and frees programs and maps.
-// Options that were set on sockets stay as they are. A walk that is held up by a
+// Close lets go of programs, links and maps. Those that are pinned stay, and go on
+// with the policy in force; others come off their cgroup and are freed. Options
+// that were set on sockets stay as they are either way. A walk that is held up by a
 // locked socket still uses the objects: they are left to the end of the process
 // then, and the error says so.
 func (p *Programs) Close() error {
-	p.detach()
+	beat := p.Beat()
+	p.letGo()
 	for began := time.Now(); !p.walks.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > closeLimit {
 			return errors.New("close programs: a walk over the sockets is held up, they stay loaded until the process ends")
@@ -226,7 +237,7 @@ func (p *Programs) Close() error {
 	}
 	defer p.walks.Unlock()
 	p.closed = true
-	err := errors.Join(p.sockops.Close(), p.lookup.Close())
+	err := errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(), p.adopt.close())
 	if p.iter != nil {
 		err = errors.Join(err, p.iter.Close())
 	}

@@ -122,10 +122,15 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 }
 
 func record(r lookupShRecord) conn.Record {
+	has := func(f lookupShRecordFlags) bool { return r.Flags&uint8(f) != 0 }
 	return conn.Record{
 		Policy: r.Policy, Direction: conn.Direction(r.Direction),
 		Opened:  time.Duration(r.OpenedNs),
 		Policed: options(r.Policed), App: options(r.App), Effective: options(r.Effective),
+		Adopted:   has(lookupShRecordFlagsSH_ADOPTED),
+		Ambiguous: has(lookupShRecordFlagsSH_AMBIGUOUS),
+		Pending:   has(lookupShRecordFlagsSH_PENDING),
+		Releasing: has(lookupShRecordFlagsSH_RELEASING),
 	}
 }
 

@@ -94,7 +94,8 @@ type lookupShOptions struct {
 	IntervalS     uint16
 	Count         uint8
 	Keepalive     uint8
-	Pad           [2]uint8
+	Asked         uint8
+	Pad           uint8
 }
 
 type lookupShRecord struct {
@@ -108,8 +109,20 @@ type lookupShRecord struct {
 	Policed   lookupShOptions
 	App       lookupShOptions
 	Effective lookupShOptions
-	Spare     [7]uint32
+	HeldMs    uint32
+	LeaveNs   uint64
+	Spare     [4]uint32
 }
+
+type lookupShRecordFlags uint32
+
+const (
+	lookupShRecordFlagsSH_ADOPTED   lookupShRecordFlags = 1
+	lookupShRecordFlagsSH_AMBIGUOUS lookupShRecordFlags = 2
+	lookupShRecordFlagsSH_PENDING   lookupShRecordFlags = 4
+	lookupShRecordFlagsSH_RELEASING lookupShRecordFlags = 8
+	lookupShRecordFlagsSH_PROVOKED  lookupShRecordFlags = 16
+)
 
 type lookupShTuple struct {
 	_          structs.HostLayout
@@ -124,12 +137,13 @@ type lookupShTuple struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	lookupMapShRecords    = "sh_records"
-	lookupProgShLookup    = "sh_lookup"
-	lookupVarHz           = "hz"
-	lookupVarUnusedFlags  = "unused_flags"
-	lookupVarUnusedPacket = "unused_packet"
-	lookupVarUnusedResult = "unused_result"
+	lookupMapShRecords         = "sh_records"
+	lookupProgShLookup         = "sh_lookup"
+	lookupVarHz                = "hz"
+	lookupVarUnusedFlags       = "unused_flags"
+	lookupVarUnusedPacket      = "unused_packet"
+	lookupVarUnusedRecordFlags = "unused_record_flags"
+	lookupVarUnusedResult      = "unused_result"
 )
 
 // loadLookup returns the embedded CollectionSpec for lookup.
@@ -188,10 +202,11 @@ type lookupMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookupVariableSpecs struct {
-	Hz           *ebpf.VariableSpec `ebpf:"hz"`
-	UnusedFlags  *ebpf.VariableSpec `ebpf:"unused_flags"`
-	UnusedPacket *ebpf.VariableSpec `ebpf:"unused_packet"`
-	UnusedResult *ebpf.VariableSpec `ebpf:"unused_result"`
+	Hz                *ebpf.VariableSpec `ebpf:"hz"`
+	UnusedFlags       *ebpf.VariableSpec `ebpf:"unused_flags"`
+	UnusedPacket      *ebpf.VariableSpec `ebpf:"unused_packet"`
+	UnusedRecordFlags *ebpf.VariableSpec `ebpf:"unused_record_flags"`
+	UnusedResult      *ebpf.VariableSpec `ebpf:"unused_result"`
 }
 
 // lookupObjects contains all objects after they have been loaded into the kernel.
@@ -227,10 +242,11 @@ func (m *lookupMaps) Close() error {
 //
 // It can be passed to loadLookupObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookupVariables struct {
-	Hz           *ebpf.Variable `ebpf:"hz"`
-	UnusedFlags  *ebpf.Variable `ebpf:"unused_flags"`
-	UnusedPacket *ebpf.Variable `ebpf:"unused_packet"`
-	UnusedResult *ebpf.Variable `ebpf:"unused_result"`
+	Hz                *ebpf.Variable `ebpf:"hz"`
+	UnusedFlags       *ebpf.Variable `ebpf:"unused_flags"`
+	UnusedPacket      *ebpf.Variable `ebpf:"unused_packet"`
+	UnusedRecordFlags *ebpf.Variable `ebpf:"unused_record_flags"`
+	UnusedResult      *ebpf.Variable `ebpf:"unused_result"`
 }
 
 // lookupPrograms contains all programs after they have been loaded into the kernel.

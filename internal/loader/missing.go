@@ -16,6 +16,10 @@ var (
 	ErrLate = errors.New("too late: the walk over the sockets was held up")
 	// ErrClosed says that the programs were closed.
 	ErrClosed = errors.New("programs are closed")
+	// ErrHeld says that another agent works here.
+	ErrHeld = errors.New("held by another agent")
+	// ErrAttached says that programs of ours that others hold are attached.
+	ErrAttached = errors.New("another set of sockhealth's programs is attached there")
 )
 
 // MissingError says what this machine lacks to run the agent, and the remedy.

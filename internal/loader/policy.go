@@ -56,7 +56,9 @@ func (p *Programs) SetPolicy(pol *policy.Policy) error {
 	trie, err := p.buildTrie(pol, ids)
 	if err == nil {
 		defer trie.Close() // the kernel's slot holds its own reference
-		err = p.swapIn(trie, next)
+		if err = p.keepPolicy(pol.Revision); err == nil {
+			err = p.swapIn(trie, next)
+		}
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("set policy %s: %w", pol.Revision, err), p.forget(fresh))
@@ -86,19 +88,16 @@ func (p *Programs) assign(pol *policy.Policy) (ids []uint32, fresh []string, err
 	for _, peer := range pol.Peers {
 		id, ok := p.ids[peer.Name]
 		if !ok {
-			id = p.nextID
-			err := p.newCounters(id)
+			id, err = p.newID(peer.Name)
 			if errors.Is(err, unix.E2BIG) {
 				// Make room: the counters of names long gone.
 				if err = p.forgetExcept(named); err == nil {
-					err = p.newCounters(id)
+					id, err = p.newID(peer.Name)
 				}
 			}
 			if err != nil {
 				return nil, nil, errors.Join(fmt.Errorf("make counters of peer %q: %w", peer.Name, err), p.forget(fresh))
 			}
-			p.nextID++
-			p.ids[peer.Name] = id
 			fresh = append(fresh, peer.Name)
 		}
 		ids = append(ids, id)
@@ -106,14 +105,33 @@ func (p *Programs) assign(pol *policy.Policy) (ids []uint32, fresh []string, err
 	return ids, fresh, nil
 }
 
+// newID gives a name an id that none ever had, with counters at 0. Wherever that
+// is cut short, nobody else gets the id, and counters without a name are freed by
+// the next start.
+func (p *Programs) newID(name string) (uint32, error) {
+	id := p.nextID
+	if err := p.keepID(id + 1); err != nil {
+		return 0, err
+	}
+	if err := p.newCounters(id); err != nil {
+		return 0, err
+	}
+	if err := p.keepName(id, name); err != nil {
+		return 0, errors.Join(err, p.dropCounters([]uint32{id}))
+	}
+	p.ids[name] = id
+	return id, nil
+}
+
 // forget takes names back that were assigned in vain.
 func (p *Programs) forget(names []string) error {
-	var ids []uint32
+	var errs []error
 	for _, name := range names {
-		ids = append(ids, p.ids[name])
+		id := p.ids[name]
 		delete(p.ids, name)
+		errs = append(errs, p.dropName(id), p.dropCounters([]uint32{id}))
 	}
-	return p.dropCounters(ids)
+	return errors.Join(errs...)
 }
 
 // forgetExcept drops every name but these.
@@ -165,6 +183,9 @@ func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 	to.PortLo, to.PortHi = r.PortLo, r.PortHi
 	to.Direction = uint8(r.Directions)
 	to.Override = uint8(peer.Override)
+	if peer.LeaveExisting {
+		to.Flags = uint8(sockopsShRuleFlagsSH_LEAVE_EXISTING)
+	}
 	o := peer.Options
 	to.Options.UserTimeoutMs = uint32(o.UserTimeout / time.Millisecond)
 	to.Options.IdleS = uint16(o.Idle / time.Second)

@@ -36,6 +36,9 @@ type sockopsShCounters struct {
 	OverrideHeld    uint64
 	OverrideAllowed uint64
 	OverrideRaised  uint64
+	Adopted         uint64
+	Released        uint64
+	Drifted         uint64
 }
 
 type sockopsShEvent struct {
@@ -92,7 +95,8 @@ type sockopsShOptions struct {
 	IntervalS     uint16
 	Count         uint8
 	Keepalive     uint8
-	Pad           [2]uint8
+	Asked         uint8
+	Pad           uint8
 }
 
 type sockopsShPrefix struct {
@@ -112,7 +116,9 @@ type sockopsShRecord struct {
 	Policed   sockopsShOptions
 	App       sockopsShOptions
 	Effective sockopsShOptions
-	Spare     [7]uint32
+	HeldMs    uint32
+	LeaveNs   uint64
+	Spare     [4]uint32
 }
 
 type sockopsShRule struct {
@@ -122,9 +128,16 @@ type sockopsShRule struct {
 	PortHi    uint16
 	Direction uint8
 	Override  uint8
-	Pad       [2]uint8
+	Flags     uint8
+	Pad       uint8
 	Options   sockopsShOptions
 }
+
+type sockopsShRuleFlags uint32
+
+const (
+	sockopsShRuleFlagsSH_LEAVE_EXISTING sockopsShRuleFlags = 1
+)
 
 type sockopsShRules struct {
 	_     structs.HostLayout
@@ -151,6 +164,7 @@ const (
 	sockopsVarUnusedEventType = "unused_event_type"
 	sockopsVarUnusedFault     = "unused_fault"
 	sockopsVarUnusedPrefix    = "unused_prefix"
+	sockopsVarUnusedRuleFlags = "unused_rule_flags"
 	sockopsVarUnusedRules     = "unused_rules"
 )
 
@@ -222,6 +236,7 @@ type sockopsVariableSpecs struct {
 	UnusedEventType *ebpf.VariableSpec `ebpf:"unused_event_type"`
 	UnusedFault     *ebpf.VariableSpec `ebpf:"unused_fault"`
 	UnusedPrefix    *ebpf.VariableSpec `ebpf:"unused_prefix"`
+	UnusedRuleFlags *ebpf.VariableSpec `ebpf:"unused_rule_flags"`
 	UnusedRules     *ebpf.VariableSpec `ebpf:"unused_rules"`
 }
 
@@ -273,6 +288,7 @@ type sockopsVariables struct {
 	UnusedEventType *ebpf.Variable `ebpf:"unused_event_type"`
 	UnusedFault     *ebpf.Variable `ebpf:"unused_fault"`
 	UnusedPrefix    *ebpf.Variable `ebpf:"unused_prefix"`
+	UnusedRuleFlags *ebpf.Variable `ebpf:"unused_rule_flags"`
 	UnusedRules     *ebpf.Variable `ebpf:"unused_rules"`
 }
 

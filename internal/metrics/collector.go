@@ -34,7 +34,7 @@ type collector struct {
 	verdicts, closes, live           *prometheus.Desc
 	probes, judgements               *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
-	reloadOK, reloadTime             *prometheus.Desc
+	reloadOK, reloadTime, unattended *prometheus.Desc
 }
 
 func newCollector(c Config) *collector {
@@ -72,6 +72,8 @@ func newCollector(c Config) *collector {
 		reloadOK: desc("policy_last_reload_success",
 			"1 where the policy file was taken when it was last read, 0 where it was refused."),
 		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy file was last taken."),
+		unattended: desc("policy_unattended_seconds",
+			"How long, before this agent started, a policy was in force with no agent running."),
 	}
 }
 
@@ -80,7 +82,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.overrides,
 		c.verdicts, c.closes, c.live, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
-		c.reloadOK, c.reloadTime,
+		c.reloadOK, c.reloadTime, c.unattended,
 	} {
 		ch <- d
 	}
@@ -103,6 +105,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ok, loaded := c.Policy.LastReload()
 	s.gauge(c.reloadOK, boolean(ok))
 	s.gauge(c.reloadTime, float64(loaded.UnixMilli())/1e3)
+	s.gauge(c.unattended, c.Kernel.Unattended().Seconds())
 }
 
 // policy sends the series of one policy.

@@ -45,6 +45,9 @@ sockhealth_policy_last_reload_success 1
 # HELP sockhealth_policy_last_reload_timestamp_seconds When the policy file was last taken.
 # TYPE sockhealth_policy_last_reload_timestamp_seconds gauge
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
+# HELP sockhealth_policy_unattended_seconds How long, before this agent started, a policy was in force with no agent running.
+# TYPE sockhealth_policy_unattended_seconds gauge
+sockhealth_policy_unattended_seconds 0
 # HELP sockhealth_probes_total Attempts of the in-path probe, by what became of them.
 # TYPE sockhealth_probes_total counter
 sockhealth_probes_total{kind="keepalive",result="answered"} 0
@@ -134,6 +137,7 @@ sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 1000
 sockhealth_events_dropped_total 106
 sockhealth_judgements_in_progress 61
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
+sockhealth_policy_unattended_seconds 81.5
 sockhealth_probes_total{kind="segment",result="no_route"} 51
 sockhealth_program_faults_total{reason="callback_flags"} 104
 sockhealth_program_faults_total{reason="no_counters"} 105

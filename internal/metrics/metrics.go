@@ -26,6 +26,9 @@ type Kernel interface {
 	Counters() (map[string]loader.Counters, error)
 	// Faults returns the faults of the programs, indexed by loader.Fault.
 	Faults() ([]uint64, error)
+	// Unattended returns for how long, before this agent, connections were
+	// bounded with no agent running.
+	Unattended() time.Duration
 }
 
 // Policy says how it stands with the policy file.

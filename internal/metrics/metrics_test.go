@@ -25,11 +25,13 @@ type fake struct {
 	// Where set, reading these fails.
 	countersErr, faultsErr error
 	reloadOK               bool
+	unattended             time.Duration
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
 func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counters, f.countersErr }
 func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
+func (f *fake) Unattended() time.Duration                     { return f.unattended }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
@@ -64,6 +66,7 @@ func TestFresh(t *testing.T) {
 func TestFigures(t *testing.T) {
 	f := fresh()
 	f.reloadOK = false
+	f.unattended = 81500 * time.Millisecond
 	k := loader.Counters{
 		OpenedOutbound: 1000, OpenedInbound: 200, BytesReceived: 7, BytesAcked: 8, Stalls: 9,
 		OverrideKept: 10, OverrideHeld: 11, OverrideRaised: 12, OverrideAllowed: 13,

@@ -17,12 +17,22 @@ import (
 //
 // It needs CAP_NET_ADMIN over that namespace: the error wraps ErrPermission
 // where the client sits in a user namespace that this process has no say in.
-func Caller(c syscall.Conn) (*NS, error) {
-	fd := -1
-	err := control(c, func(sock int) (err error) {
-		fd, err = unix.IoctlRetInt(sock, unix.SIOCGSKNS)
+func Caller(c syscall.Conn) (ns *NS, err error) {
+	err = control(c, func(sock int) (err error) {
+		ns, err = FromSocket(sock)
 		return err
 	})
+	if err != nil {
+		return nil, fmt.Errorf("ask who calls: %w", err)
+	}
+	return ns, nil
+}
+
+// FromSocket returns the network namespace that the socket with this descriptor
+// belongs to. It needs CAP_NET_ADMIN over that namespace: the error wraps
+// ErrPermission without.
+func FromSocket(sock int) (*NS, error) {
+	fd, err := unix.IoctlRetInt(sock, unix.SIOCGSKNS)
 	if err != nil {
 		return nil, fmt.Errorf("ask socket for its network namespace: %w", edge(err))
 	}

@@ -6,11 +6,12 @@
 // A namespace is held by a descriptor, so it cannot be mistaken for a later one
 // that was given the same name, process id or inode number. The package
 // configures nothing beyond the loopback device of the namespaces it creates.
-// It has no state.
+// It has no state; package registry beside it keeps the node's namespaces open
+// while they are in use.
 //
 // Privileges: Do needs CAP_SYS_ADMIN (over the namespace and over the caller's
-// own), New needs CAP_SYS_ADMIN, Caller needs CAP_NET_ADMIN over the namespace
-// asked for, and List and Open of another user's /proc/PID/ns/net need
+// own), New needs CAP_SYS_ADMIN, Caller and FromSocket need CAP_NET_ADMIN over the
+// namespace asked for, and List and Open of another user's /proc/PID/ns/net need
 // CAP_SYS_PTRACE. Kernel floor: 4.11 (NS_GET_NSTYPE, NS_GET_OWNER_UID), 4.9 for
 // SIOCGSKNS.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +26,22 @@ const threadSelf = "/proc/thread-self/ns/net"
 
 // NS is an open handle of one network namespace and keeps it alive until Close.
 type NS struct {
-	file  *os.File
-	inode uint32
+	descriptor *descriptor
+	inode      uint32
+	closed     atomic.Bool
+}
+
+// descriptor is what a handle and its duplicates share.
+type descriptor struct {
+	file    *os.File
+	handles atomic.Int32 // the last one closes it
+}
+
+// handle makes the first handle of a descriptor.
+func handle(fd int, inode uint32) *NS {
+	ns := &NS{descriptor: &descriptor{file: os.NewFile(uintptr(fd), "netns")}, inode: inode}
+	ns.descriptor.handles.Store(1)
+	return ns
 }
 
 // Current returns a handle of the calling thread's namespace. Without a locked
@@ -68,7 +83,7 @@ func FromFD(fd int) (*NS, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("take descriptor %d as network namespace: %w", fd, err)
 	}
-	return &NS{file: os.NewFile(uintptr(fd), "netns"), inode: uint32(st.Ino)}, nil
+	return handle(fd, uint32(st.Ino)), nil
 }
 
 // isNetns returns nil where fd is a network namespace.
@@ -98,25 +113,34 @@ func (ns *NS) Inode() uint32 { return ns.inode }
 
 // FD returns the descriptor, -1 after Close. It stays the handle's own: do not
 // close it, and do not use it beyond the handle.
-func (ns *NS) FD() int { return int(ns.file.Fd()) }
-
-// Dup returns a second handle, to be closed on its own.
-func (ns *NS) Dup() (*NS, error) {
-	fd := -1
-	err := ns.control(func(have int) (err error) {
-		fd, err = unix.FcntlInt(uintptr(have), unix.F_DUPFD_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("duplicate network namespace %d: %w", ns.inode, err)
+func (ns *NS) FD() int {
+	if ns.closed.Load() {
+		return -1
 	}
-	return &NS{file: os.NewFile(uintptr(fd), "netns"), inode: ns.inode}, nil
+	return int(ns.descriptor.file.Fd())
+}
+
+// Dup returns a second handle, to be closed on its own. Both share a descriptor,
+// which is closed with the last handle of it: duplicates cost next to nothing.
+func (ns *NS) Dup() (*NS, error) {
+	for n := ns.descriptor.handles.Load(); n > 0 && !ns.closed.Load(); n = ns.descriptor.handles.Load() {
+		if ns.descriptor.handles.CompareAndSwap(n, n+1) {
+			return &NS{descriptor: ns.descriptor, inode: ns.inode}, nil
+		}
+	}
+	return nil, fmt.Errorf("duplicate network namespace %d: %w", ns.inode, os.ErrClosed)
 }
 
 // Close lets go of the namespace, which ends with its last handle, process and
 // socket. A second Close returns an error that wraps os.ErrClosed.
 func (ns *NS) Close() error {
-	if err := ns.file.Close(); err != nil {
+	if ns.closed.Swap(true) {
+		return fmt.Errorf("close network namespace %d: %w", ns.inode, os.ErrClosed)
+	}
+	if ns.descriptor.handles.Add(-1) > 0 {
+		return nil
+	}
+	if err := ns.descriptor.file.Close(); err != nil {
 		return fmt.Errorf("close network namespace %d: %w", ns.inode, err)
 	}
 	return nil
@@ -126,7 +150,12 @@ func (ns *NS) Close() error {
 func (ns *NS) String() string { return fmt.Sprintf("netns %d", ns.inode) }
 
 // control calls fn with the descriptor, which cannot be closed meanwhile.
-func (ns *NS) control(fn func(fd int) error) error { return control(ns.file, fn) }
+func (ns *NS) control(fn func(fd int) error) error {
+	if ns.closed.Load() {
+		return os.ErrClosed
+	}
+	return control(ns.descriptor.file, fn)
+}
 
 // control calls fn with c's descriptor. A closed one is os.ErrClosed: package os
 // has another error here than everywhere else.

@@ -129,7 +129,7 @@ peers:
 			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 11, 30}},
 		},
 		{
-			Name: "overrides", Line: 12, Directions: Both,
+			Name: "overrides", Line: 12, Directions: Both, LeaveExisting: true,
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 7, UserTimeout: 40 * time.Second},
 			Probe:   Probe{Window: 2 * time.Second, Attempts: 4},
 			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 13, 13}},

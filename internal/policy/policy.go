@@ -51,6 +51,9 @@ type Peer struct {
 	Probe   Probe
 	// Override says what becomes of what the application sets.
 	Override Override
+	// LeaveExisting leaves connections alone that were not seen to open: those
+	// that are older than the agent, or of another cgroup (existing: ignore).
+	LeaveExisting bool
 	// Observe decides and records but closes nothing (action: observe).
 	Observe bool
 	// CloseSilentAfter is how long a call may stay without payload although

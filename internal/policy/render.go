@@ -91,6 +91,9 @@ func (a Answer) judging(put func(label, format string, args ...any)) {
 	if p.CloseSilentAfter > 0 {
 		put("silent limit", "a reported call without payload for %s: %s, although the path answers", most(p.CloseSilentAfter), closed)
 	}
+	if p.LeaveExisting {
+		put("existing", "ignored: a connection that was open before the agent gets no bounds, and is not judged")
+	}
 	if p.Observe {
 		put("action", "observe: what is judged dead is recorded, not closed; the bounds hold all the same")
 	}

@@ -92,7 +92,7 @@ func (d *decoder) settingFields(s *settings) []field {
 			choice[Directions]{"inbound", Directions(conn.Inbound)}, choice[Directions]{"both", Both}),
 		choose(d, &s.override, "app_override", b.override.value,
 			choice[Override]{"tighten", Tighten}, choice[Override]{"enforce", Enforce}, choice[Override]{"allow", Allow}),
-		d.fixed("existing", "ignore", "adopt"),
+		choose(d, &s.leaveExisting, "existing", b.leaveExisting.value, choice[bool]{"adopt", false}, choice[bool]{"ignore", true}),
 		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
 		d.fixed("connect_timeout", "off"),
 		{name: "probe", sub: probe},

@@ -30,6 +30,7 @@ type settings struct {
 	directions                  setting[Directions]
 	override                    setting[Override]
 	observe                     setting[bool]
+	leaveExisting               setting[bool]
 	silent                      setting[time.Duration] // 0: off
 }
 
@@ -59,6 +60,7 @@ func (s settings) over(below settings) settings {
 	inherit(&s.directions, below.directions)
 	inherit(&s.override, below.override)
 	inherit(&s.observe, below.observe)
+	inherit(&s.leaveExisting, below.leaveExisting)
 	inherit(&s.silent, below.silent)
 	return s
 }

@@ -48,6 +48,7 @@ func Words() []Word {
 const (
 	ReasonMPTCP        = "mptcp"         // unknown: the subflow is not the connection
 	ReasonMD5OrAO      = "md5_or_ao"     // unknown: our segment would lack the signature
+	ReasonAmbiguous    = "ambiguous"     // unknown: adopted, and not certain who opened it, so that another policy may be meant
 	ReasonRepair       = "repair"        // unknown: being checkpointed
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
 	ReasonUnconfirmed  = "unconfirmed"   // unknown: only segments of ours stayed unanswered, none of the connection's own
@@ -193,6 +194,8 @@ func standing(l Look, unmanaged string) Verdict {
 		return Verdict{Word: Unknown, Reason: ReasonRepair}
 	case unmanaged != "":
 		return Verdict{Word: Unmanaged, Reason: unmanaged}
+	case s.HasRecord && s.Record.Ambiguous:
+		return Verdict{Word: Unknown, Reason: ReasonAmbiguous}
 	}
 	return Verdict{}
 }

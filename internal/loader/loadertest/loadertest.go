@@ -6,7 +6,11 @@ package loadertest
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
@@ -89,4 +93,26 @@ func (b *Bed) SetPolicy(t testing.TB, text string) {
 	if err := b.Programs.SetPolicy(pol); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// BPFFS makes a bpffs that is mounted nowhere and returns the path of a directory
+// there for pins, which is not made yet. Other processes may use the path until
+// the test ends; then the file system is gone with whatever is pinned in it.
+func BPFFS(t testing.TB) string {
+	t.Helper()
+	labtest.Root(t)
+	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		t.Fatal(err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(mount) })
+	return fmt.Sprintf("/proc/%d/fd/%d/sockhealth", os.Getpid(), mount)
 }

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * One pass over the sockets of a namespace that brings every connection in line
+ * with the policy in force, whatever it missed: connections older than the
+ * programs or made outside their cgroup, a policy that changed, options that
+ * somebody changed. It may be repeated at will. Linux 5.15 and later
+ * (bpf_setsockopt in TCP iterators).
+ */
+#include "bring.h"
+#include "direction.h"
+#include "match.h"
+#include "refuse.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
+
+/* The passes that run, by the inode of the namespace. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct sh_pass);
+} sh_passes SEC(".maps");
+
+const struct sh_adoption *const unused_adoption __attribute__((unused));
+const enum sh_adopt_outcome *const unused_outcome __attribute__((unused));
+const enum sh_refusal *const unused_refusal __attribute__((unused));
+const enum sh_record_flags *const unused_flags __attribute__((unused));
+const enum sh_wait *const unused_wait __attribute__((unused));
+
+/*
+ * A row that finds its buffer full makes the iterator come back to its socket,
+ * with an empty one: nothing may have been done to it before.
+ */
+static __always_inline bool is_full(const struct seq_file *seq)
+{
+	return seq->count + sizeof(struct sh_adoption) >= seq->size;
+}
+
+static __always_inline bool carries_connection(int state)
+{
+	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
+	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
+}
+
+/* The directions to match: what the record knows, and what the listeners tell. */
+static __always_inline __u8 directions(struct sh_pass *pass, const struct sh_record *rec,
+				       const struct sh_adoption *row)
+{
+	struct sh_listener key = {.netns = row->netns, .port = row->local_port};
+	__u8 inferred;
+
+	if (rec && !(rec->flags & SH_ADOPTED))
+		return rec->direction;
+	/* A listener may be gone by now, and has told all the same. */
+	if (rec && rec->direction == SH_INBOUND && !(rec->flags & SH_AMBIGUOUS))
+		return SH_INBOUND;
+	__builtin_memcpy(key.addr, row->local, sizeof(key.addr));
+	inferred = infer(pass, &key);
+	if (!rec || inferred == SH_INBOUND)
+		return inferred;
+	return rec->flags & SH_AMBIGUOUS ? SH_BOTH : rec->direction;
+}
+
+#define NO_RULE SH_MAX_RULES
+
+/* The place of the first rule whose port and direction match. */
+__noinline int rule_at(struct sh_rules *rules, __u32 port, __u32 direction)
+{
+	if (!rules)
+		return NO_RULE;
+	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
+		struct sh_rule *r = &rules->rule[i];
+
+		if (i >= rules->count)
+			return NO_RULE;
+		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
+			return i;
+	}
+	return NO_RULE;
+}
+
+/* The rule at a place that is one: the verifier does not remember. */
+static __always_inline struct sh_rule *rule_of(struct sh_rules *rules, __u32 at)
+{
+	barrier_var(at);
+	return &rules->rule[at & (SH_MAX_RULES - 1)];
+}
+
+/*
+ * The rule that names the connection by one of the directions, the tighter one of
+ * two; NULL: none does.
+ */
+static __always_inline struct sh_rule *choose(struct sh_rules *rules, __u32 directions,
+					      const struct sh_adoption *row, __u8 *direction)
+{
+	__u32 out = NO_RULE, in = NO_RULE;
+
+	if (directions & SH_OUTBOUND)
+		out = rule_at(rules, row->remote_port, SH_OUTBOUND);
+	if (directions & SH_INBOUND)
+		in = rule_at(rules, row->local_port, SH_INBOUND);
+	*direction = SH_OUTBOUND;
+	if (out >= NO_RULE ||
+	    (in < NO_RULE && sh_sooner(rule_of(rules, in)->options.user_timeout_ms,
+				       rule_of(rules, out)->options.user_timeout_ms))) {
+		*direction = SH_INBOUND;
+		out = in;
+	}
+	return out < NO_RULE ? rule_of(rules, out) : NULL;
+}
+
+/* The counters of a policy, which may be gone. */
+static __always_inline struct sh_counters *counters_of(__u32 policy)
+{
+	return bpf_map_lookup_elem(&sh_stats, &policy);
+}
+
+static __always_inline void came(__u32 policy)
+{
+	struct sh_counters *c = counters(policy);
+
+	if (c)
+		COUNT(c->adopted, 1);
+}
+
+static __always_inline void left(__u32 policy)
+{
+	struct sh_counters *c = counters_of(policy);
+
+	if (c)
+		COUNT(c->released, 1);
+}
+
+/* Sees to it that sockops is called for the end of the connection, and for stalls. */
+static __always_inline void call_back(struct tcp_sock *tp, const struct sh_pass *pass)
+{
+	int have = tp->bpf_sock_ops_cb_flags;
+	int want = have | BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG;
+
+	if (pass->callbacks && want != have)
+		set_opt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, want, SH_FAULT_CB_FLAGS);
+}
+
+/* A connection without a record gets one, of what it is now. */
+static __always_inline struct sh_record *begin(struct tcp_sock *tp, const struct sh_rule *rule)
+{
+	struct sh_record *rec =
+		bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!rec) {
+		fault(SH_FAULT_STORAGE);
+		return NULL;
+	}
+	bpf_get_socket_cookie(tp);
+	rec->version = SH_RECORD_VERSION;
+	rec->flags = SH_ADOPTED;
+	rec->policy = rule->policy;
+	rec->opened_ns = bpf_ktime_get_ns();
+	sock_options(tp, &rec->app);
+	rec->effective = rec->app;
+	came(rule->policy);
+	return rec;
+}
+
+/* What is set differs from the record: somebody else set it, and wants it so. */
+static __always_inline bool take_over(struct sh_record *rec, const struct sh_options *now)
+{
+	const struct sh_options *was = &rec->effective;
+	bool same = same_options(was, now);
+
+	if (now->keepalive != was->keepalive) {
+		rec->app.keepalive = now->keepalive;
+		rec->app.asked |= 1 << SH_OPT_KEEPALIVE;
+	}
+	if (now->user_timeout_ms != was->user_timeout_ms) {
+		rec->app.user_timeout_ms = now->user_timeout_ms;
+		rec->app.asked |= 1 << SH_OPT_USER_TIMEOUT;
+	}
+	if (now->idle_s != was->idle_s)
+		rec->app.idle_s = now->idle_s;
+	if (now->interval_s != was->interval_s)
+		rec->app.interval_s = now->interval_s;
+	if (now->count != was->count)
+		rec->app.count = now->count;
+	rec->effective = *now;
+	return !same;
+}
+
+/*
+ * Whether the options drifted. A call of the application that is under way has
+ * moved the record and not yet the socket.
+ */
+__noinline int drifted(struct sh_record *rec, struct sh_options *now)
+{
+	struct sh_counters *c;
+	__u32 since;
+
+	if (!rec || !now)
+		return 0;
+	if (rec->flags & SH_PROVOKED) { /* by a prober that is gone */
+		rec->effective.idle_s = now->idle_s;
+		rec->flags &= ~SH_PROVOKED;
+	}
+	since = (__u32)(bpf_ktime_get_ns() / 1000000) - rec->held_ms;
+	if ((rec->held_ms && since < 1000) || !take_over(rec, now))
+		return 0;
+	c = counters_of(rec->policy);
+	if (c)
+		COUNT(c->drifted, 1);
+	return 1;
+}
+
+/* Writes what the policy wants into the record; returns whether that is new. */
+__noinline int conform(struct sh_record *rec, struct sh_rule *rule, struct sh_options *want)
+{
+	struct sh_counters *c;
+	bool same;
+
+	if (!rec || !rule || !want)
+		return 0;
+	same = rec->policy == rule->policy && rec->override == rule->override &&
+	       same_options(&rec->policed, &rule->options) && !(rec->flags & SH_RELEASING);
+	if (rec->policy != rule->policy) {
+		left(rec->policy);
+		came(rule->policy);
+	}
+	rec->flags &= ~SH_RELEASING;
+	rec->policy = rule->policy;
+	rec->override = rule->override;
+	rec->policed = rule->options;
+	c = counters_of(rule->policy);
+	if (sh_combine(rec->override, &rec->policed, &rec->app, want) && !same && c)
+		COUNT(c->override_raised, 1);
+	return !same;
+}
+
+/*
+ * What the application last asked for, of a connection that no policy names any
+ * more. An option once set cannot be unset: the namespace's own value it is.
+ */
+__noinline int release(struct sh_record *rec, struct sh_pass *pass, struct sh_options *want)
+{
+	if (!rec || !pass || !want)
+		return 0;
+	rec->flags |= SH_RELEASING;
+	rec->override = SH_ALLOW; /* what it asks for meanwhile is let through */
+	rec->policed = rec->app;
+	*want = rec->app;
+	if (!want->idle_s && rec->effective.idle_s)
+		want->idle_s = pass->idle_s;
+	if (!want->interval_s && rec->effective.interval_s)
+		want->interval_s = pass->interval_s;
+	if (!want->count && rec->effective.count)
+		want->count = pass->count;
+	return 0;
+}
+
+/* Sets what the record and the rule want, and says in row what became of it. */
+static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, struct sh_record *rec,
+				  struct sh_rule *rule, struct sh_adoption *row)
+{
+	struct sh_options now = {}, want = {};
+
+	sock_options(tp, &now);
+	if (row->outcome != SH_ADOPT_ADOPTED && drifted(rec, &now))
+		row->outcome = SH_ADOPT_DRIFTED;
+	if (!rule) {
+		release(rec, pass, &want);
+	} else {
+		if (conform(rec, rule, &want) && row->outcome != SH_ADOPT_ADOPTED)
+			row->outcome = SH_ADOPT_CHANGED;
+		call_back(tp, pass);
+	}
+	row->wait = bring(tp, pass, &now, &want);
+	sock_options(tp, &rec->effective);
+	if (!row->wait && !same_options(&rec->effective, &want))
+		row->wait = SH_WAIT_ERROR;
+	rec->flags = row->wait ? rec->flags | SH_PENDING : rec->flags & ~SH_PENDING;
+	row->flags = rec->flags;
+	if (!rule && !row->wait) {
+		row->outcome = SH_ADOPT_RELEASED;
+		left(rec->policy);
+		bpf_sk_storage_delete(&sh_records, tp);
+	}
+}
+
+/* A connection that a rule names. */
+static __always_inline void named(struct tcp_sock *tp, struct sh_pass *pass, struct sh_record *rec,
+				  const struct sh_rule *at, __u8 direction, bool ambiguous,
+				  struct sh_adoption *row)
+{
+	struct sh_rule rule = *at;
+
+	row->policy = rule.policy;
+	row->direction = direction;
+	if (!rec) {
+		rec = begin(tp, &rule);
+		row->outcome = SH_ADOPT_ADOPTED;
+	}
+	if (!rec) {
+		row->outcome = SH_ADOPT_REFUSED;
+		row->refusal = SH_REFUSE_ERROR;
+		return;
+	}
+	rec->direction = direction;
+	rec->flags = ambiguous ? rec->flags | SH_AMBIGUOUS : rec->flags & ~SH_AMBIGUOUS;
+	treat(tp, pass, rec, &rule, row);
+}
+
+/* Sees to one connection. Without an outcome in row there is nothing to tell. */
+static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
+				  struct sh_adoption *row)
+{
+	struct sh_record *rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	struct sh_rules *rules = NULL;
+	struct sh_rule *rule = NULL;
+	__u8 direction = 0, which = 0;
+	void *trie;
+
+	if (!pass->release) {
+		trie = policy_in_force();
+		if (!trie)
+			return;
+		rules = find_rules(trie, row->remote);
+	}
+	if (rules) {
+		which = directions(pass, rec, row);
+		rule = choose(rules, which, row, &direction);
+	}
+	if (rule && !rec && rule->flags & SH_LEAVE_EXISTING)
+		return;
+	row->refusal = refusal(tp);
+	if (row->refusal) {
+		if (!rule)
+			return;
+		row->policy = rule->policy;
+		row->direction = direction;
+		row->outcome = SH_ADOPT_REFUSED;
+		return;
+	}
+	if (rec) {
+		row->policy = rec->policy;
+		row->direction = rec->direction;
+		row->flags = rec->flags;
+		row->outcome = SH_ADOPT_MANAGED;
+		if (rec->leave_ns > bpf_ktime_get_ns()) {
+			row->wait = SH_WAIT_PROBER;
+			return;
+		}
+	}
+	if (rule)
+		named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
+	else if (rec)
+		treat(tp, pass, rec, NULL, row);
+}
+
+static __always_inline void listens(struct sh_pass *pass, const struct sock *sk,
+				    struct sh_adoption *row)
+{
+	struct sh_listener key = {.netns = row->netns, .port = row->local_port};
+
+	__builtin_memcpy(key.addr, row->local, sizeof(key.addr));
+	note_listener(pass, &key, BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only));
+	row->outcome = SH_ADOPT_LISTENER;
+}
+
+/* Writes one struct sh_adoption a socket that a rule names, or named until now. */
+SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct sock_common *skc = ctx->sk_common;
+	struct sh_adoption row = {};
+	struct sh_pass *pass;
+	struct tcp_sock *tp;
+	struct sock *sk;
+	__u32 netns;
+
+	if (!skc)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc); /* NULL: a request or TIME_WAIT */
+	if (!tp)
+		return 0;
+	sk = &tp->inet_conn.icsk_inet.sk;
+	row.netns = sk->__sk_common.skc_net.net->ns.inum;
+	netns = row.netns;
+	pass = bpf_map_lookup_elem(&sh_passes, &netns);
+	if (!pass)
+		return 0;
+	row.state = sk->__sk_common.skc_state;
+	sock_addrs(sk, row.local, row.remote);
+	row.local_port = sk->__sk_common.skc_num;
+	row.remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
+	row.family = sk->__sk_common.skc_family;
+	row.bound_dev = sk->__sk_common.skc_bound_dev_if;
+	if (row.state == BPF_TCP_LISTEN)
+		listens(pass, sk, &row);
+	else if (carries_connection(row.state) && !is_full(seq))
+		visit(tp, pass, &row);
+	row.cookie = sk->__sk_common.skc_cookie.counter;
+	if (row.outcome || is_full(seq))
+		bpf_seq_write(seq, &row, sizeof(row));
+	return 0;
+}
+
+/* Tries on a socket of the agent's own whether callback flags can be set. */
+SEC("iter/tcp") int sh_callbacks(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct tcp_sock *tp;
+	int flags = 0;
+	__s32 err;
+
+	if (!skc)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp || tp->inet_conn.icsk_inet.sk.__sk_common.skc_state != BPF_TCP_LISTEN)
+		return 0;
+	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+	bpf_seq_write(ctx->meta->seq, &err, sizeof(err));
+	return 0;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which rule of the policy in force names a connection. */
+#ifndef SOCKHEALTH_MATCH_H
+#define SOCKHEALTH_MATCH_H
+
+#include "count.h"
+
+struct policy_trie {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SH_MAX_PREFIXES);
+	__type(key, struct sh_prefix);
+	__type(value, struct sh_rules);
+};
+
+/* The one slot holds the trie in force: a policy is swapped by one pointer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct policy_trie);
+} sh_policy SEC(".maps");
+
+/* Keep types in BTF that no map but the inner one mentions. */
+const struct sh_prefix *const unused_prefix __attribute__((unused));
+const struct sh_rules *const unused_rules __attribute__((unused));
+const enum sh_rule_flags *const unused_rule_flags __attribute__((unused));
+
+/* The trie in force. */
+static __always_inline void *policy_in_force(void)
+{
+	__u32 slot = 0;
+	void *trie = bpf_map_lookup_elem(&sh_policy, &slot);
+
+	if (!trie)
+		fault(SH_FAULT_NO_POLICY);
+	return trie;
+}
+
+/* The rules of the longest prefix that holds the address. */
+static __always_inline struct sh_rules *find_rules(void *trie, const __u8 *addr)
+{
+	struct sh_prefix key = {.prefixlen = 128};
+
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+	return bpf_map_lookup_elem(trie, &key);
+}
+
+/* The first rule whose port and direction match. */
+static __always_inline struct sh_rule *find_rule(struct sh_rules *rules, __u16 port, __u8 direction)
+{
+	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
+		struct sh_rule *r = &rules->rule[i];
+
+		if (i >= rules->count)
+			return NULL;
+		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
+			return r;
+	}
+	return NULL;
+}
+
+/* The service's port: the remote one of an outbound connection. */
+static __always_inline __u16 service_port(const struct sock *sk, __u8 direction)
+{
+	return direction == SH_OUTBOUND ? bpf_ntohs(sk->__sk_common.skc_dport)
+					: sk->__sk_common.skc_num;
+}
+
+#endif

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sockhealth/sockhealth/internal/adopt"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/netns/registry"
+)
+
+// startNamespaces finds the node's network namespaces, and follows them. With
+// --netns there are only those.
+func (s *service) startNamespaces() (err error) {
+	if len(s.namespaces) > 0 {
+		s.spaces = fixed(s.namespaces)
+		return nil
+	}
+	r, err := registry.New(s.programs)
+	if err != nil {
+		return err
+	}
+	s.onStop(r.Close)
+	s.spaces, s.registry = r, r
+	if err := r.Refresh(); err != nil {
+		s.log.Warn("not every network namespace is in sight", "error", err) // status tells, too
+	}
+	s.follow(func(ctx context.Context) error {
+		r.Watch(ctx, 0, nil)
+		return nil
+	})
+	return nil
+}
+
+// fixed are namespaces that neither come nor go.
+type fixed []*netns.NS
+
+// All returns a handle of each, which the caller closes.
+func (f fixed) All() []*netns.NS {
+	var all []*netns.NS
+	for _, ns := range f {
+		if own, err := ns.Dup(); err == nil { // always: they are open
+			all = append(all, own)
+		}
+	}
+	return all
+}
+
+// startAdopter brings the connections in line that the programs did not see
+// open, now and whenever the policy or the namespaces change.
+func (s *service) startAdopter() error {
+	a := adopt.New(adopt.Config{Kernel: s.programs, Namespaces: s.spaces, Log: s.log, Rate: adopt.Rate})
+	s.adopter.Store(a)
+	if s.registry != nil {
+		cancel := s.registry.Subscribe(func(_ *netns.NS, here bool) {
+			if here {
+				a.Wake()
+			}
+		})
+		s.onStop(func() error {
+			cancel()
+			return nil
+		})
+	}
+	s.follow(func(ctx context.Context) error {
+		err := a.Run(ctx)
+		if errors.Is(err, loader.ErrUnsupported) {
+			s.log.Info("connections that are older than the agent are not adopted", "reason", err)
+			return nil
+		}
+		return err
+	})
+	return nil
+}
+
+// follow runs fn until the stop.
+func (s *service) follow(fn func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	s.onStop(func() error {
+		cancel()
+		<-done
+		return nil
+	})
+	s.serve(func() error {
+		defer close(done)
+		return fn(ctx)
+	})
+}
+
+// coverage returns what the last round of adoption met, by policy.
+func (s *service) coverage() map[string]adopt.Count {
+	out := make(map[string]adopt.Count)
+	a, force := s.adopter.Load(), s.programs.InForce()
+	if a == nil {
+		return out
+	}
+	for id, c := range a.Coverage().Policies {
+		if peer := force.Peer(id); peer != nil {
+			out[peer.Name] = c
+		}
+	}
+	return out
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package adopt
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// Kernel passes over the connections of the calling thread's namespace
+// (loader.Programs).
+type Kernel interface {
+	Adopt(o loader.AdoptOptions, fn func(loader.Adoption) error) (loader.AdoptStats, error)
+}
+
+// Namespaces are those that the node has now. The caller closes the handles.
+type Namespaces interface {
+	All() []*netns.NS
+}
+
+// Config is what New needs. Every field but Covers is required.
+type Config struct {
+	Kernel     Kernel
+	Namespaces Namespaces
+	Log        *slog.Logger
+	// Rate is how many keepalives a second the node may set off at most.
+	Rate int
+	// Covers says whether the agent acts in a namespace; nil: in all.
+	Covers func(inode uint32) bool
+}
+
+// Rate is that of a node whose operator asks for no other.
+const Rate = 5000
+
+const (
+	// beat is the time between rounds while connections wait for their turn.
+	beat = 100 * time.Millisecond
+	// firstLook and lastLook bound the time between rounds while connections
+	// wait for something else: it doubles from the one to the other.
+	firstLook, lastLook = time.Second, 30 * time.Second
+	// calm is the time between rounds where nothing waits, give or take a
+	// quarter: what was changed behind the programs is found then.
+	calm = 5 * time.Minute
+	// passLimit is how long a round waits for a pass: one that an application
+	// holds up, which keeps a socket locked, goes on alone.
+	passLimit = 2 * time.Second
+)
+
+// Adopter makes rounds over the namespaces. Use New.
+type Adopter struct {
+	Config
+	wake chan struct{}
+
+	mu     sync.Mutex
+	passed map[uint32]*passed // by namespace
+	err    error              // why the last round was not complete
+	rounds int
+}
+
+// New returns an adopter that has done nothing yet.
+func New(c Config) *Adopter {
+	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed)}
+}
+
+// Wake has a round begin at once: the policy has changed, or a namespace has come.
+func (a *Adopter) Wake() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// Run makes rounds until ctx ends, whose error it does not return. The error
+// wraps loader.ErrUnsupported where this kernel cannot adopt. Errors of single
+// namespaces are logged once each time that they change.
+func (a *Adopter) Run(ctx context.Context) error {
+	pace := pacer{rate: a.Rate}
+	var wait time.Duration
+	for {
+		r, err := a.round(ctx, pace.take(time.Now()))
+		if err != nil {
+			return err
+		}
+		wait = next(r, wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-a.wake:
+			wait = 0
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// next returns the time to the next round, given the time to the last.
+func next(r round, last time.Duration) time.Duration {
+	switch {
+	case r.putOff > 0:
+		return beat
+	case r.waiting > 0:
+		return min(max(2*last, firstLook), lastLook)
+	}
+	return calm*3/4 + rand.N(calm/2)
+}
+
+// round sums up what one round met.
+type round struct {
+	putOff  uint64 // connections that wait for their turn
+	waiting uint64 // and those that wait for something else
+}
+
+// round passes over every namespace; budget is how many keepalives it may set off.
+func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
+	var r round
+	all := a.Namespaces.All()
+	defer func() {
+		for _, ns := range all {
+			_ = ns.Close()
+		}
+	}()
+	seen := make(map[uint32]bool)
+	var errs []error
+	for _, ns := range all {
+		if a.Covers != nil && !a.Covers(ns.Inode()) || ctx.Err() != nil {
+			continue
+		}
+		seen[ns.Inode()] = true
+		p, err := a.pass(ns, budget)
+		if errors.Is(err, loader.ErrUnsupported) {
+			return r, err
+		}
+		if err != nil && !errors.Is(err, loader.ErrNoPolicy) {
+			errs = append(errs, err)
+		}
+		budget -= min(budget, p.stats.Spent)
+		r.putOff += p.stats.PutOff
+		r.waiting += p.stats.Pending()
+	}
+	a.finish(seen, errors.Join(errs...))
+	return r, nil
+}
+
+// pass passes over one namespace, and waits no longer than passLimit for it.
+func (a *Adopter) pass(ns *netns.NS, budget uint32) (*passed, error) {
+	own, err := ns.Dup()
+	if err != nil {
+		return new(passed), err
+	}
+	p := newPassed()
+	done := make(chan error, 1)
+	go func() {
+		defer own.Close()
+		done <- own.Do(func() (err error) {
+			p.stats, err = a.Kernel.Adopt(loader.AdoptOptions{Budget: budget}, p.add)
+			return err
+		})
+	}()
+	limit := time.NewTimer(passLimit)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		if err == nil {
+			a.keep(ns.Inode(), p)
+		}
+		return p, err
+	case <-limit.C:
+		return new(passed), errHeldUp
+	}
+}
+
+// errHeldUp says that a pass did not come to its end in passLimit.
+var errHeldUp = errors.New("pass over connections: held up by a locked socket")
+
+// keep puts what a complete pass met in the place of what the one before it did.
+func (a *Adopter) keep(inode uint32, p *passed) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.passed[inode] = p
+}
+
+// finish forgets the namespaces that have gone, and tells of errors.
+func (a *Adopter) finish(seen map[uint32]bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for inode := range a.passed {
+		if !seen[inode] {
+			delete(a.passed, inode)
+		}
+	}
+	a.rounds++
+	if err != nil && (a.err == nil || a.err.Error() != err.Error()) {
+		a.Log.Warn("bring connections in line with the policy", "err", err)
+	}
+	a.err = err
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// refused demands that a pass leaves c alone, with a reason and without a record.
+func (a *adoption) refused(t *testing.T, ns *netns.NS, what string, c *net.TCPConn, why loader.Refusal) {
+	t.Helper()
+	told, stats := a.pass(t, ns, plenty)
+	one := told.of(c)
+	if one.Outcome != loader.Refused || one.Refusal != why || a.InForce().Peer(one.Policy) == nil ||
+		one.Wait != loader.WaitNone || one.Adopted || stats.Outcomes[loader.Refused] == 0 {
+		t.Errorf("%s: told %+v, %+v, want %s", what, one, stats, why)
+	}
+}
+
+// multipath returns a listener and a connection of Multipath TCP, or ends the test.
+func multipath(t *testing.T, l *lab.Lab) (*net.TCPListener, *net.TCPConn) {
+	t.Helper()
+	cfg := net.ListenConfig{KeepAlive: -1}
+	cfg.SetMultipathTCP(true)
+	d := net.Dialer{KeepAlive: -1}
+	d.SetMultipathTCP(true)
+	var ln net.Listener
+	err := l.Server.Do(func() (err error) {
+		ln, err = cfg.Listen(context.Background(), "tcp4", netip.AddrPortFrom(l.ServerAddr4, 0).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	var c net.Conn
+	err = l.Client.Do(func() (err error) {
+		c, err = d.Dial("tcp4", ln.Addr().String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if ok, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !ok {
+		t.Skipf("the kernel has no Multipath TCP: %v", err)
+	}
+	return ln.(*net.TCPListener), c.(*net.TCPConn)
+}
+
+// TestAdoptMultipath: a connection of Multipath TCP is not ours to touch. One of
+// plain TCP to the same listener is, once the application has it: until then it is
+// the kernel's own.
+func TestAdoptMultipath(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	ln, client := multipath(t, a.Lab)
+	a.refused(t, a.Client, "client", client, loader.RefusalMPTCP)
+	server := labtest.Accept(t, ln)
+	told, _ := a.pass(t, a.Server, plenty)
+	if len(told) != 1 || adopted(t, told, server).Refusal != loader.RefusalMPTCP {
+		t.Errorf("server: told %+v", told)
+	}
+	wantAlive(t, "after", client, server)
+
+	plain := labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+	if one := adopted(t, a.settle(t, a.Client), plain); one.Outcome != loader.Adopted {
+		t.Errorf("plain client: told %+v", one)
+	}
+	ends := [2]netip.AddrPort{labtest.Addr(plain.RemoteAddr()), labtest.Addr(plain.LocalAddr())}
+	labtest.Eventually(t, late, func() bool {
+		told, _ := a.pass(t, a.Server, plenty)
+		return told[ends].Refusal == loader.RefusalKernel
+	}, "the kernel has the server's end")
+	accepted := labtest.Accept(t, ln)
+	a.settle(t, a.Server)
+	wantOptions(t, "plain server end", accepted, slow)
+	wantNoFaults(t, a.Programs)
+}
+
+// TestAdoptUnaccepted: a connection that waits in the accept queue is its
+// application's already.
+func TestAdoptUnaccepted(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+	labtest.Eventually(t, late, func() bool {
+		told, _ := a.pass(t, a.Server, plenty)
+		return len(told) == 1
+	}, "the server's end is there")
+	a.settle(t, a.Server)
+	wantOptions(t, "accepted later", labtest.Accept(t, ln), slow)
+}
+
+// TestAdoptRepair: a connection under checkpoint and restore is not ours to touch.
+func TestAdoptRepair(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	client, _ := labtest.Pair(t, a.Lab, 0)
+	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+	a.refused(t, a.Client, "in repair", client, loader.RefusalRepair)
+	wantOptions(t, "in repair", client, unset)
+	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_REPAIR, -1) // TCP_REPAIR_OFF_NO_WP
+	a.settle(t, a.Client)
+	wantOptions(t, "repaired", client, slow)
+}
+
+// TestAdoptKeys: signed segments are not ours to provoke.
+func TestAdoptKeys(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	client, _ := labtest.Pair(t, a.Lab, 0)
+	sig := &unix.TCPMD5Sig{Keylen: 3}
+	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr))
+	sa.Family, sa.Addr = unix.AF_INET, a.ServerAddr4.As4()
+	copy(sig.Key[:], "key")
+	errno := error(nil)
+	labtest.Control(t, client, func(fd int) error {
+		errno = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig)
+		return nil
+	})
+	if errors.Is(errno, unix.ENOPROTOOPT) {
+		t.Skip("the kernel has no TCP-MD5")
+	}
+	if errno != nil {
+		t.Skipf("the kernel takes no key on a connection that is open: %v", errno)
+	}
+	a.refused(t, a.Client, "with a key", client, loader.RefusalMD5OrAO)
+	wantOptions(t, "with a key", client, unset)
+}
+
+// TestAdoptOrphan: what no process has open any more is not ours to touch.
+func TestAdoptOrphan(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	client, _ := labtest.Pair(t, a.Lab, 0)
+	labtest.Fault(t)(a.Drop(lab.Match{Src: lab.Only(a.ClientAddr4), Dst: lab.Only(a.ServerAddr4)}))
+	if _, err := client.Write([]byte("last words")); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	a.refused(t, a.Client, "closed", client, loader.RefusalOrphan)
+}
+
+// TestAdoptOthers: listeners, and states that carry nothing, are passed over.
+func TestAdoptOthers(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	labtest.Listen(t, a.Client, netip.AddrPortFrom(a.ClientAddr4, 0))
+	// A connect to nowhere: SYN_SENT.
+	fd := -1
+	err := a.Client.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{10, 91, 2, 77}, Port: 7}); err != unix.EINPROGRESS {
+		t.Fatal(err)
+	}
+	// One that the client closed first: TIME_WAIT.
+	client, server := labtest.Pair(t, a.Lab, 0)
+	client.Close()
+	server.Close()
+	labtest.Eventually(t, late, func() bool {
+		told, stats := a.pass(t, a.Client, plenty)
+		return len(told) == 0 && stats == (loader.AdoptStats{})
+	}, "nothing is told")
+	wantNoFaults(t, a.Programs)
+}
+
+// TestAdoptHalfClosed: a connection of which one half is closed is brought in line
+// like any other.
+func TestAdoptHalfClosed(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	client := labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+	server := labtest.Accept(t, ln)
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, late, func() bool { return a.look(t, a.Client, client).State.String() == "fin_wait2" }, "FIN_WAIT2")
+	a.settle(t, a.Client)
+	a.settle(t, a.Server)
+	wantOptions(t, "FIN_WAIT2", client, slow)
+	wantOptions(t, "CLOSE_WAIT", server, slow)
+}
+
+// TestAdoptMisuse: what a pass cannot do it says.
+func TestAdoptMisuse(t *testing.T) {
+	p := loadertest.Load(t)
+	none := func(loader.Adoption) error { return nil }
+	if err := p.Lacks(kernel.Adopt); err != nil {
+		if _, err := p.Adopt(loader.AdoptOptions{}, none); !errors.Is(err, loader.ErrUnsupported) {
+			t.Errorf("%v, want ErrUnsupported", err)
+		}
+		loadertest.Need(t, p, kernel.Adopt)
+	}
+	if _, err := p.Adopt(loader.AdoptOptions{}, none); !errors.Is(err, loader.ErrNoPolicy) {
+		t.Errorf("%v, want ErrNoPolicy", err)
+	}
+	a := newAdoption(t, bothWays)
+	client, _ := labtest.Pair(t, a.Lab, 0)
+	stop := errors.New("stop")
+	err := a.Client.Do(func() error {
+		_, err := a.Adopt(loader.AdoptOptions{}, func(loader.Adoption) error {
+			if _, err := a.Adopt(loader.AdoptOptions{}, none); !errors.Is(err, loader.ErrPassing) {
+				t.Errorf("a pass within a pass: %v, want ErrPassing", err)
+			}
+			return a.Server.Do(func() error { // elsewhere it may
+				_, err := a.Adopt(loader.AdoptOptions{}, none)
+				return errors.Join(err, stop)
+			})
+		})
+		return err
+	})
+	if err != stop && !errors.Is(err, stop) {
+		t.Errorf("%v, want the callback's", err)
+	}
+	a.settle(t, a.Client) // and the next is not in its way
+	wantOptions(t, "client", client, slow)
+}
+
+// TestAdoptEnds: the end of an adopted connection is counted once, and told like
+// that of any other, by callbacks and by the tracepoint.
+func TestAdoptEnds(t *testing.T) {
+	for _, inside := range []bool{false, true} {
+		t.Run(map[bool]string{false: "outside the cgroup", true: "inside"}[inside], func(t *testing.T) {
+			a := newAdoption(t, loadertest.Fast)
+			told := events(t, a.Programs)
+			cgroup := labtest.Cgroup(t)
+			if inside {
+				labtest.Enter(t, cgroup)
+			}
+			reset, resetPeer := labtest.Pair(t, a.Lab, 0)
+			bound, boundPeer := labtest.Pair(t, a.Lab, 0)
+			flight, flightPeer := labtest.Pair(t, a.Lab, 0)
+			normal, normalPeer := labtest.Pair(t, a.Lab, 0)
+			if err := a.Attach(cgroup.Path); err != nil {
+				t.Fatal(err)
+			}
+			a.settle(t, a.Client)
+			wantOptions(t, "adopted", bound, fast)
+			if c := mustCounters(t, a.Programs, "server"); c.Adopted != 4 || c.Open() != 4 {
+				t.Errorf("counters %+v", c)
+			}
+			if _, err := boundPeer.Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			resetPeer.SetLinger(0)
+			resetPeer.Close()
+			if e := next(t, told, reset); e.Stall || e.Cause != loader.CauseReset || e.Cookie == 0 || e.Netns != a.Client.Inode() {
+				t.Errorf("reset: %+v", e)
+			}
+			normalPeer.Close()
+			normal.Close()
+			for _, peer := range []*net.TCPConn{boundPeer, flightPeer} {
+				labtest.Fault(t)(a.DropPort(labtest.Addr(peer.LocalAddr()).Port()))
+			}
+			if _, err := flight.Write([]byte("ping")); err != nil {
+				t.Fatal(err)
+			}
+			e := next(t, told, flight)
+			if stalls := inside && loadertest.Has(t, a.Programs, kernel.AdoptEvents); stalls != e.Stall {
+				t.Errorf("stall: %+v, want %t", e, stalls)
+			} else if stalls {
+				e = next(t, told, flight)
+			}
+			if e.Stall || e.Cause != loader.CauseInFlight || e.Errno != unix.ETIMEDOUT {
+				t.Errorf("in flight: %+v", e)
+			}
+			labtest.Eventually(t, late, func() bool { return mustCounters(t, a.Programs, "server").Open() == 0 }, "none open")
+			c := mustCounters(t, a.Programs, "server")
+			for cause, want := range map[loader.Cause]uint64{loader.CauseReset: 1, loader.CauseIdle: 1, loader.CauseInFlight: 1, loader.CauseNormal: 1} {
+				if c.Closed[cause] != want {
+					t.Errorf("counters %+v: %s", c, cause)
+				}
+			}
+			if c.BytesReceived != 5 || c.BytesAcked != 0 {
+				t.Errorf("counters %+v, want 5 bytes received, none acknowledged", c)
+			}
+			wantNoFaults(t, a.Programs)
+		})
+	}
+}
+
+// TestAdoptMany: a namespace full of connections takes one pass.
+func TestAdoptMany(t *testing.T) {
+	a := newAdoption(t, bothWays)
+	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	n := labtest.Fewer(2000)
+	for range n {
+		labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
+		labtest.Accept(t, ln)
+	}
+	for _, ns := range []*netns.NS{a.Client, a.Server} {
+		for _, want := range []loader.Outcome{loader.Adopted, loader.Managed} {
+			began := time.Now()
+			told, stats := a.pass(t, ns, plenty)
+			t.Logf("%d connections %s in %s", len(told), want, time.Since(began))
+			if len(told) != n || stats.Outcomes[want] != uint64(n) {
+				t.Errorf("told of %d, %+v, want %d %s", len(told), stats, n, want)
+			}
+			for _, one := range told {
+				if one.Ambiguous || one.Wait != loader.WaitNone {
+					t.Fatalf("told %+v", one)
+				}
+			}
+		}
+	}
+	wantNoFaults(t, a.Programs)
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// adopter is the pass of adoption and what belongs to it.
+type adopter struct {
+	objects   *adoptObjects // nil where the kernel lacks what it needs
+	ends      *endsObjects
+	callbacks uint8 // 1: callback flags can be set from outside
+
+	mu     sync.Mutex
+	passes uint64    // how many began, held by mu
+	link   link.Link // of the tracepoint, nil before it is needed; held by mu
+}
+
+// loadAdopt loads what gives kernel.Adopt, and finds out about kernel.AdoptEvents.
+func (p *Programs) loadAdopt() {
+	objects, ends := new(adoptObjects), new(endsObjects)
+	err := p.loadShared("adopt", loadAdopt, objects)
+	if err == nil {
+		if err = p.loadShared("ends", loadEnds, ends); err != nil {
+			err = errors.Join(err, objects.Close())
+		}
+	}
+	if err != nil {
+		p.lack(kernel.Adopt, err)
+		p.lack(kernel.AdoptEvents, err)
+		return
+	}
+	p.adopt.objects, p.adopt.ends = objects, ends
+	if err := tryCallbacks(objects.ShCallbacks); err != nil {
+		p.lack(kernel.AdoptEvents, err)
+		return
+	}
+	p.adopt.callbacks = 1
+}
+
+// loadShared loads one object that shares what it can with the sockops program:
+// policy, records, counters and events.
+func (p *Programs) loadShared(name string, load func() (*ebpf.CollectionSpec, error), to any) error {
+	spec, err := load()
+	if err != nil {
+		return fmt.Errorf("read %s object: %w", name, err)
+	}
+	if err := setHZ(spec); err != nil {
+		return err
+	}
+	shared := make(map[string]*ebpf.Map)
+	for name, m := range map[string]*ebpf.Map{
+		sockopsMapShRecords: p.sockops.ShRecords,
+		sockopsMapShPolicy:  p.sockops.ShPolicy,
+		sockopsMapShStats:   p.sockops.ShStats,
+		sockopsMapShFaults:  p.sockops.ShFaults,
+		sockopsMapShEvents:  p.sockops.ShEvents,
+	} {
+		if spec.Maps[name] != nil {
+			shared[name] = m
+		}
+	}
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return loadError(name, err)
+	}
+	return nil
+}
+
+// close frees it, the tracepoint first.
+func (a *adopter) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	if a.link != nil {
+		errs = append(errs, a.link.Close())
+		a.link = nil
+	}
+	if a.objects != nil {
+		errs = append(errs, a.objects.Close(), a.ends.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// tryCallbacks sets the callback flags of a socket of its own, in a namespace of
+// its own.
+func tryCallbacks(prog *ebpf.Program) error {
+	ns, err := netns.New()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	met := false
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Listen(fd, 1); err != nil {
+			return os.NewSyscallError("listen", err)
+		}
+		return walk(prog, 4, func(b []byte) error {
+			met = true
+			if errno := -int32(binary.NativeEndian.Uint32(b)); errno != 0 {
+				return fmt.Errorf("set callback flags of a socket: %w", unix.Errno(errno))
+			}
+			return nil
+		})
+	})
+	if err == nil && !met {
+		return errors.New("set callback flags of a socket: the walk did not meet it")
+	}
+	return err
+}
+
+// rootCgroup is the id of the cgroup v2 hierarchy's root.
+const rootCgroup = 1
+
+// watch attaches the tracepoint that tells of the end of adopted connections,
+// where sockops is not sure to be called for each: it stays until Close.
+func (a *adopter) watch(p *Programs) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.link != nil || a.callbacks != 0 && p.seesAll() {
+		return nil
+	}
+	l, err := link.AttachTracing(link.TracingOptions{Program: a.ends.ShEnded})
+	if err != nil {
+		return fmt.Errorf("attach to tracepoint inet_sock_set_state: %w", err)
+	}
+	a.link = l
+	return nil
+}
+
+// seesAll reports whether the programs are attached to the root of the hierarchy,
+// so that no socket is outside their cgroup.
+func (p *Programs) seesAll() bool {
+	for _, l := range p.links {
+		info, err := l.Info()
+		if err != nil {
+			return false
+		}
+		if c := info.Cgroup(); c == nil || c.CgroupId != rootCgroup {
+			return false
+		}
+	}
+	return len(p.links) == Attachments
+}
+
+// readPass reads what a pass has to know of the calling thread's namespace.
+func readPass() (pass adoptShPass, err error) {
+	for _, one := range []struct {
+		name string
+		max  uint64
+		set  []func(uint64)
+	}{
+		{"ip_local_port_range", 65535, []func(uint64){
+			func(n uint64) { pass.PortLo = uint16(n) }, func(n uint64) { pass.PortHi = uint16(n) },
+		}},
+		// What a socket can be told is limited; the namespace's own value is not.
+		{"tcp_keepalive_time", 32767, []func(uint64){func(n uint64) { pass.IdleS = uint16(n) }}},
+		{"tcp_keepalive_intvl", 32767, []func(uint64){func(n uint64) { pass.IntervalS = uint16(n) }}},
+		{"tcp_keepalive_probes", 127, []func(uint64){func(n uint64) { pass.Count = uint8(n) }}},
+	} {
+		values, err := sysctl(one.name, len(one.set))
+		if err != nil {
+			return pass, err
+		}
+		for i, set := range one.set {
+			set(max(min(values[i], one.max), 1))
+		}
+	}
+	return pass, nil
+}
+
+// sysctl reads net.ipv4.NAME of the calling thread's namespace, n numbers.
+func sysctl(name string, n int) ([]uint64, error) {
+	path := "/proc/sys/net/ipv4/" + name
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read setting of the namespace: %w", err)
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) != n {
+		return nil, fmt.Errorf("read setting of the namespace: %s holds %q, want %d numbers", path, text, n)
+	}
+	out := make([]uint64, n)
+	for i, f := range fields {
+		if out[i], err = strconv.ParseUint(f, 10, 32); err != nil {
+			return nil, fmt.Errorf("read setting of the namespace: %s: %w", path, err)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// LoadOlder is LoadPinned for a build whose records are shorter and whose counters
+// and constants have other limits.
+func LoadOlder(pins *Pins) (*Programs, error) {
+	return load(pins, func(spec *ebpf.CollectionSpec) {
+		records := spec.Maps[sockopsMapShRecords]
+		now := records.Value.(*btf.Struct)
+		last := len(now.Members) - 1
+		records.ValueSize = now.Members[last].Offset.Bytes()
+		older := *now
+		older.Size, older.Members = records.ValueSize, now.Members[:last:last]
+		records.Value = &older
+		spec.Maps[sockopsMapShStats].MaxEntries /= 2
+		spec.Maps[sockopsMapShFaults].MaxEntries *= 2
+	})
+}
+
+// AliveAgo returns how long ago the state that is pinned in a directory says that
+// an agent was alive.
+func AliveAgo(dir string) (time.Duration, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, stateMap), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	s, err := readState(m)
+	return boottime() - time.Duration(s.AliveBoot), err
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock keeps other agents away from a cgroup for as long as the process lives.
+type Lock struct {
+	f *os.File
+	// Stranger is the pid of a process that holds the lock and is no agent: it
+	// lacks the privileges of one. The cgroup is not locked then. 0: none does.
+	Stranger int
+}
+
+// LockCgroup locks a cgroup v2 directory. The error wraps ErrHeld where another
+// agent has it, wherever that one pins, and names it. The lock is one on the
+// directory itself (flock(2)), so that containers which see the host's mount of
+// cgroup v2 find each other, and it bars nobody from the cgroup.
+func LockCgroup(path string) (*Lock, error) {
+	if err := checkCgroup(path); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("lock cgroup: %w", err)
+	}
+	err = takeLock(f)
+	if err == nil {
+		return &Lock{f: f}, nil
+	}
+	// Whoever may open the directory may lock it, without any privilege.
+	if held := new(HeldError); errors.As(err, &held) && held.PID != 0 && !mayBeAgent(held.PID) {
+		return &Lock{f: f, Stranger: held.PID}, nil
+	}
+	return nil, errors.Join(fmt.Errorf("lock cgroup %q: %w", path, err), f.Close())
+}
+
+// Close lets go of the lock.
+func (l *Lock) Close() error { return l.f.Close() }
+
+// HeldError says who holds a lock. It wraps ErrHeld.
+type HeldError struct {
+	PID   int       // 0: it cannot be seen from here
+	Since time.Time // when that process started; zero: unknown
+}
+
+// Error names the holder.
+func (e *HeldError) Error() string {
+	switch {
+	case e.PID == 0:
+		return fmt.Sprintf("%v, whose process cannot be seen from here [stop that one first]", ErrHeld)
+	case e.Since.IsZero():
+		return fmt.Sprintf("%v, pid %d [stop that one first]", ErrHeld, e.PID)
+	}
+	return fmt.Sprintf("%v, pid %d, since %s [stop that one first]", ErrHeld, e.PID, e.Since.Format(time.RFC3339))
+}
+
+// Unwrap returns ErrHeld.
+func (e *HeldError) Unwrap() error { return ErrHeld }
+
+// takeLock locks an open file, or returns a *HeldError.
+func takeLock(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return err
+	}
+	held := &HeldError{PID: lockHolder(f)}
+	if held.PID != 0 {
+		held.Since = startOf(held.PID)
+	}
+	return held
+}
+
+// lockHolder returns the process that /proc/locks names, 0 where it names none.
+func lockHolder(f *os.File) int {
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil {
+		return 0
+	}
+	return lockedBy(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+}
+
+// lockedBy finds who has a lock by flock(2), in the format of /proc/locks:
+// "1: FLOCK  ADVISORY  WRITE 1234 00:1c:5678 0 EOF", and "1: -> FLOCK ..." for
+// one that waits.
+func lockedBy(locks, file string) int {
+	for line := range strings.Lines(locks) {
+		f := strings.Fields(line)
+		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file {
+			pid, _ := strconv.Atoi(f[4])
+			return max(pid, 0)
+		}
+	}
+	return 0
+}
+
+// startOf returns when a process started.
+func startOf(pid int) time.Time {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return time.Time{}
+	}
+	started, ok := startTicks(string(stat))
+	if !ok {
+		return time.Time{}
+	}
+	const userHZ = 100 // the unit of /proc, on every architecture that Go knows
+	age := boottime() - started*time.Second/userHZ
+	return time.Now().Add(-age).Truncate(time.Second)
+}
+
+// startTicks reads field 22 of /proc/PID/stat. The name in field 2 may hold
+// anything, a closing bracket too.
+func startTicks(stat string) (time.Duration, bool) {
+	rest := stat[strings.LastIndexByte(stat, ')')+1:]
+	f := strings.Fields(rest)
+	const field = 22 - 3 // what follows the name begins with field 3
+	if len(f) <= field {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(f[field], 10, 64)
+	return time.Duration(n), err == nil
+}
+
+// mayBeAgent reports whether a process could be an agent: it has what one needs,
+// in our user namespace. One that cannot be read could be.
+func mayBeAgent(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return true
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil {
+		return true
+	}
+	ours, err := os.Readlink("/proc/self/ns/user")
+	return err != nil || ours == theirs && requireCapabilities(string(status)) == nil
+}
+
+// boottime returns CLOCK_BOOTTIME, which goes on during suspend.
+func boottime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("clock_gettime(CLOCK_BOOTTIME): " + err.Error()) // cannot fail on Linux
+	}
+	return time.Duration(ts.Nano())
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+)
+
+// role is the variable that makes this test binary another process of a test.
+const role = "SOCKHEALTH_LOADER_TEST_ROLE"
+
+// TestMain plays the role that the environment names, if any.
+func TestMain(m *testing.M) {
+	play, ok := map[string]func(args []string) error{
+		"":       func([]string) error { os.Exit(m.Run()); return nil },
+		"hold":   hold,
+		"flock":  holdAsNobody,
+		"starts": starts,
+		"mounts": mounts,
+	}[os.Getenv(role)]
+	if !ok {
+		os.Exit(2)
+	}
+	if err := play(os.Args[1:]); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// hold holds the directory of pins and the cgroup.
+func hold(args []string) error {
+	pins, err := loader.OpenPins(args[0])
+	if err != nil {
+		return err
+	}
+	defer pins.Close()
+	lock, err := loader.LockCgroup(args[1])
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return stay()
+}
+
+// stay waits to be killed.
+func stay() error {
+	fmt.Println("held")
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// holdAsNobody locks a directory without any privilege.
+func holdAsNobody(args []string) error {
+	if err := syscall.Setuid(65534); err != nil {
+		return err
+	}
+	dir, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	return stay()
+}
+
+// starts starts and stops the agent's programs over and over.
+func starts(args []string) error {
+	for i := 0; ; i++ {
+		a, err := startIn(args[0], args[1], loader.LoadPinned, texts[i%len(texts)])
+		if err != nil {
+			return err
+		}
+		fmt.Println("started")
+		if err := a.stop(); err != nil {
+			return err
+		}
+	}
+}
+
+// mounts is to open a directory of pins where there is no bpffs. It is in a mount
+// namespace of its own.
+func mounts(args []string) error {
+	at := filepath.Dir(loader.DefaultPins)
+	var sys unix.Statfs_t
+	for unix.Statfs(at, &sys) == nil && sys.Type == unix.BPF_FS_MAGIC {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	if len(args) > 0 { // something else is there
+		if err := unix.Mount("none", at, "tmpfs", 0, ""); err != nil {
+			return err
+		}
+	}
+	pins, err := loader.OpenPins(loader.DefaultPins)
+	if err != nil {
+		return err
+	}
+	defer pins.Close()
+	st, err := os.Stat(at)
+	if err != nil {
+		return err
+	}
+	fmt.Println("mounted", st.Mode().Perm())
+	return nil
+}
+
+// texts are policies with the same bounds for the server.
+var texts = []string{loadertest.Fast, manyPeers}
+
+// process is this binary in a role.
+type process struct {
+	*exec.Cmd
+	lines chan string // what it says, closed at its end
+}
+
+func child(t *testing.T, what string, args ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(exe, args...), lines: make(chan string, 1000)}
+	p.Env = append(os.Environ(), role+"="+what)
+	p.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go p.read(out)
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+func (p *process) read(out io.Reader) {
+	defer close(p.lines)
+	for s := bufio.NewScanner(out); s.Scan(); {
+		p.lines <- s.Text()
+	}
+}
+
+// await waits for a line.
+func (p *process) await(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		if !ok || line != want {
+			t.Fatalf("the other process says %q, want %q", line, want)
+		}
+	case <-time.After(3 * late):
+		t.Fatalf("the other process does not say %q", want)
+	}
+}
+
+// kill ends it with SIGKILL and returns what it had still to say.
+func (p *process) kill() (said []string) {
+	_ = p.Process.Kill()
+	for line := range p.lines {
+		said = append(said, line)
+	}
+	_ = p.Wait()
+	return said
+}

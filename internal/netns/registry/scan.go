@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// scan is one look over the node.
+type scan struct {
+	walker Walker // nil: none, or its numbers are of another process id namespace
+	proc   string
+
+	have  map[uint32]bool      // open from before
+	seen  map[uint32]bool      // in use now
+	found map[uint32]*netns.NS // of these, opened by this scan
+
+	denied  map[uint32]bool // may not be opened
+	missing map[uint32]bool // had no such holder any more, or its process is hidden
+	other   map[uint32]bool // namespaces of another kind
+	hidden  int             // processes and names that may not be looked at
+	foreign bool            // in a process id namespace that is not the first
+	walked  time.Duration   // what the walk over files took
+}
+
+// firstPIDs is the inode number of the first process id namespace
+// (PROC_PID_INIT_INO).
+const firstPIDs = 0xEFFFFFFC
+
+func newScan(w Walker, proc string) *scan {
+	s := &scan{
+		walker: w, proc: proc,
+		have: make(map[uint32]bool), seen: make(map[uint32]bool), found: make(map[uint32]*netns.NS),
+		denied: make(map[uint32]bool), missing: make(map[uint32]bool), other: make(map[uint32]bool),
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(proc, "self/ns/pid"), &st); err == nil && st.Ino != firstPIDs {
+		s.walker, s.foreign = nil, true // it has the first one's numbers
+	}
+	return s
+}
+
+// sight notes that a namespace is in use; false: it is not open yet.
+func (s *scan) sight(inode uint32) bool {
+	if s.have[inode] {
+		s.seen[inode] = true
+	}
+	return s.seen[inode]
+}
+
+// take keeps what open returns, which need not be what was looked for: a thread
+// may have gone elsewhere. An inode of 0 is not known.
+func (s *scan) take(inode uint32, ns *netns.NS, err error) error {
+	switch {
+	case err == nil:
+		if s.sight(ns.Inode()) {
+			return ns.Close()
+		}
+		if err := mark(ns); err != nil {
+			return err
+		}
+		s.seen[ns.Inode()], s.found[ns.Inode()] = true, ns
+	case errors.Is(err, netns.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		if s.denied[inode] = true; inode == 0 {
+			s.hidden++
+		}
+	case errors.Is(err, netns.ErrNotNetns):
+		s.other[inode] = true
+	case gone(err):
+		s.missing[inode] = true
+	default:
+		return err
+	}
+	return nil
+}
+
+// gone reports whether an error means that what was to be opened has ended. A
+// thread that is not the first of its process is EINVAL to pidfd_open, ENOENT
+// since Linux 6.9.
+func gone(err error) bool {
+	for _, errno := range []unix.Errno{unix.ENOENT, unix.ESRCH, unix.EBADF, unix.ENXIO, unix.EINVAL, unix.ENOTDIR} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// row is what a walk tells.
+type row struct {
+	tid, fd int
+	inode   uint32
+}
+
+// residents sees the namespaces that threads work in.
+func (s *scan) residents() error {
+	if s.walker == nil {
+		return s.processes()
+	}
+	var rows []row
+	err := s.walker.Residents(nil, func(tid int, inode uint32) { rows = append(rows, row{tid: tid, inode: inode}) })
+	if err != nil {
+		return errors.Join(err, s.processes())
+	}
+	for _, w := range rows {
+		if s.sight(w.inode) {
+			continue
+		}
+		ns, err := s.thread(w.tid)
+		if err := s.take(w.inode, ns, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// thread opens the namespace that a thread works in.
+func (s *scan) thread(tid int) (*netns.NS, error) {
+	dir := filepath.Join(s.proc, strconv.Itoa(tid))
+	ns, err := netns.Open(filepath.Join(dir, "ns/net"))
+	// proc_ns_get_link says EACCES too where the process has exited.
+	if errors.Is(err, netns.ErrPermission) && unix.Access(dir, unix.F_OK) != nil {
+		return nil, unix.ESRCH
+	}
+	return ns, err
+}
+
+// processes is residents by /proc alone, which shows first threads. A stat is
+// cheaper than an open, and most processes share a namespace.
+func (s *scan) processes() error {
+	dir, err := os.Open(s.proc)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	self := os.Getpid()
+	for _, name := range names {
+		tid, err := strconv.Atoi(name)
+		if err != nil || tid == self { // our main thread may be anywhere
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(s.proc, name, "ns/net"), &st) == nil && s.sight(uint32(st.Ino)) {
+			continue
+		}
+		ns, err := s.thread(tid)
+		if err := s.take(0, ns, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holders sees the namespaces that open files keep.
+func (s *scan) holders() error {
+	var rows []row
+	began := time.Now()
+	err := s.walker.Holders(slices.Collect(maps.Keys(s.seen)), func(tid, fd int, inode uint32) {
+		rows = append(rows, row{tid, fd, inode})
+	})
+	s.walked = time.Since(began)
+	if err != nil {
+		return err
+	}
+	for _, w := range rows {
+		if s.sight(w.inode) || s.other[w.inode] {
+			continue
+		}
+		ns, err := s.file(w.tid, w.fd)
+		if err := s.take(w.inode, ns, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// denials counts what may not be looked at.
+func (s *scan) denials() int {
+	n := s.hidden
+	for inode := range s.denied {
+		if inode != 0 && !s.seen[inode] {
+			n++
+		}
+	}
+	return n
+}
+
+// unseen says what was not seen. Who was missing twice in a row is not a holder
+// that happened to end: its process is hidden, or the kernel gives no way to it.
+func (s *scan) unseen(before map[uint32]bool) error {
+	for inode := range s.missing {
+		if before[inode] && inode != 0 {
+			s.denied[inode] = true
+		}
+	}
+	var errs []error
+	if n := s.denials(); n > 0 {
+		errs = append(errs, fmt.Errorf("look at %d of them, their processes or names: %w", n, netns.ErrPermission))
+	}
+	if s.foreign {
+		errs = append(errs, ErrForeignPIDs)
+	}
+	return errors.Join(errs...)
+}
