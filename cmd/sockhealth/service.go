@@ -78,8 +78,8 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 		return nil, err
 	}
 	for _, step := range []func() error{
-		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startAgent, s.startAdopter,
-		s.startMetrics, s.startAPI, s.startReload, s.startBeat,
+		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startAgent,
+		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter,
 	} {
 		if err := step(); err != nil {
 			return nil, err
