@@ -38,7 +38,7 @@ func TestKilled(t *testing.T) {
 	round := time.Since(began) // about two starts and stops
 
 	client := startClient(b)
-	for range labtest.Fewer(30) {
+	for range max(3, labtest.Fewer(30)) {
 		p := child(t, "starts", b.dir, b.cgroup.Path)
 		select {
 		case <-time.After(time.Duration(r.Int64N(int64(round)))):
@@ -61,7 +61,7 @@ func TestKilled(t *testing.T) {
 	for _, err := range errs {
 		t.Error(err)
 	}
-	if opened < 100 {
+	if opened < 20 { // of an emulated machine
 		t.Errorf("only %d connections were opened", opened)
 	}
 
