@@ -22,7 +22,7 @@ so by itself when the file changes, and on SIGHUP. It needs root.
 
 A file that is not right is refused whole: every mistake is told as
 file:line:column: message, the policy in force stays, and the exit code is 1.
-Connections that are open keep the options that they have.`,
+Connections that are open are brought in line, too, on Linux 5.15 and later.`,
 		Example: `  sudo sockhealth reload
   sudo sockhealth reload -o json`,
 		Args: noArgs,
