@@ -60,8 +60,11 @@ func (r *result) series() string {
 
 // verdict says what came of the tests.
 func (r *result) verdict() string {
-	if r.Bad > 0 || r.Failed > 0 || r.Passed == 0 {
+	switch {
+	case r.Bad > 0 || r.Failed > 0:
 		return "fails"
+	case r.Passed == 0:
+		return "not run"
 	}
 	return "passes"
 }

@@ -57,15 +57,16 @@ func TestLines(t *testing.T) {
 func TestSupportTable(t *testing.T) {
 	old := &result{Kernel: "5.10", Release: "5.10.0-32-cloud-amd64", Passed: 9,
 		Doctor: []byte(`{"checks":[{"name":"kernel","status":"works"},{"name":"CAP_BPF","status":"works"},{"name":"btf","status":"works"},{"name":"provoke","status":"degraded"}]}`)}
+	fresh := &result{Kernel: "6.18", Release: "6.18.15+deb13-cloud-amd64", Doctor: old.Doctor}
 	arm := &result{Kernel: "6.1-arm64", Release: "6.1.0-50-cloud-arm64", Failed: 1,
 		Doctor: []byte(`{"checks":[{"name":"btf","status":"works"},{"name":"provoke","status":"works"}]}`)}
-	got, err := replaceTable("a\n"+tableBegin+"\nold\n"+tableEnd+"\nb\n", supportTable([]*result{old, arm}))
+	got, err := replaceTable("a\n"+tableBegin+"\nold\n"+tableEnd+"\nb\n", supportTable([]*result{old, fresh, arm}))
 	want := "a\n" + tableBegin + `
-| check | since | 5.10 | 6.1 arm64 |
-| --- | --- | --- | --- |
-| ` + "`btf`" + ` | 5.10 | yes | yes |
-| ` + "`provoke`" + ` | 5.15 | no | yes |
-| every privileged test and the demo |  | passes | fails |
+| check | since | 5.10 | 6.18 | 6.1 arm64 |
+| --- | --- | --- | --- | --- |
+| ` + "`btf`" + ` | 5.10 | yes | yes | yes |
+| ` + "`provoke`" + ` | 5.15 | no | no | yes |
+| every privileged test and the demo |  | passes | not run | fails |
 ` + tableEnd + "\nb\n"
 	if err != nil {
 		t.Fatal(err)
