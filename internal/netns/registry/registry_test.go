@@ -388,17 +388,31 @@ func TestReusedNumber(t *testing.T) {
 	refresh(t, r)
 	labtest.Eventually(t, patience, s.isFreed, "the kernel frees the namespace")
 	var later *netns.NS
-	again := func() bool { // the kernel takes the lowest number that is free
+	var others []*netns.NS
+	letGo := func() {
+		for _, ns := range others {
+			_ = ns.Close()
+		}
+		others = nil
+	}
+	// The kernel takes the lowest number that is free: those below are held
+	// meanwhile. Freeing takes its time, so that all are let go now and then.
+	again := func() bool {
+		if len(others) == 50 {
+			letGo()
+		}
 		var err error
 		if later, err = netns.New(); err != nil {
 			t.Fatal(err)
 		}
-		if later.Inode() != s.Inode() {
-			_ = later.Close()
+		if later.Inode() == s.Inode() {
+			return true
 		}
-		return later.Inode() == s.Inode()
+		others = append(others, later)
+		return false
 	}
 	labtest.Eventually(t, patience, again, "the number is given again")
+	letGo()
 	defer later.Close()
 	if err := later.Do(func() error { sleeper(t); return nil }); err != nil {
 		t.Fatal(err)
