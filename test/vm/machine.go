@@ -76,26 +76,48 @@ func (m *machine) run(ctx context.Context) (status int, err error) {
 	if err != nil {
 		return guest.StatusFailed, err
 	}
-	console, said := filepath.Join(tmp, "console"), filepath.Join(tmp, "status")
 	limited, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	qemuErr := m.qemu(limited, &emu, image, console, said)
+	for n := 1; ; n++ {
+		var booted bool
+		status, booted, err = m.boot(ctx, limited, &emu, image, tmp)
+		// Emulated processors now and then trip over code that another patches
+		// while the kernel boots; nothing of ours has run then.
+		if booted || n == boots || limited.Err() != nil {
+			return status, err
+		}
+	}
+}
+
+// boots is how often a machine is started that does not come up.
+const boots = 3
+
+// boot starts the machine once; booted says whether it came as far as to run the
+// program.
+func (m *machine) boot(ctx, limited context.Context, emu *emulator, image, tmp string) (status int, booted bool, err error) {
+	console, said := filepath.Join(tmp, "console"), filepath.Join(tmp, "status")
+	for _, left := range []string{console, said} {
+		if err := os.Remove(left); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return guest.StatusFailed, false, err
+		}
+	}
+	qemuErr := m.qemu(limited, emu, image, console, said)
 	if ctx.Err() != nil {
-		return guest.StatusFailed, context.Cause(ctx)
+		return guest.StatusFailed, false, context.Cause(ctx)
 	}
 	log, err := os.ReadFile(console)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return guest.StatusFailed, err
+		return guest.StatusFailed, false, err
 	}
 	raw, err := os.ReadFile(said)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return guest.StatusFailed, err
+		return guest.StatusFailed, false, err
 	}
 	status, err = conclude(string(raw), string(log), limited.Err() != nil, m.timeout)
 	if err != nil && !errors.Is(limited.Err(), context.DeadlineExceeded) {
 		err = errors.Join(err, qemuErr)
 	}
-	return status, err
+	return status, strings.Contains(string(log), guest.Booted), err
 }
 
 // image makes the machine's initial file system.

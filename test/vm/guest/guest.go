@@ -19,6 +19,9 @@ type Spec struct {
 	Output, Status string
 }
 
+// Booted is in the kernel log once the machine is ready to run the program.
+const Booted = "init: booted"
+
 // Statuses of the machine itself, beside those of the program.
 const (
 	StatusTimeout = 124 // the program did not end in time

@@ -27,6 +27,7 @@ func main() {
 	code := guest.StatusFailed
 	spec, err := prepare()
 	if err == nil {
+		logf("booted")
 		code, err = run(spec)
 	}
 	if err != nil {
