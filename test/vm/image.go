@@ -62,7 +62,9 @@ func (in *installed) base(ctx context.Context, tmp string) (string, error) {
 	if err := copyFile(busybox, filepath.Join(root, "bin/busybox")); err != nil {
 		return "", err
 	}
-	made := path + "." + runPrefix() // beside it, since tmp may lie on another device
+	// Beside it, since tmp may lie on another device; and by a name of its own:
+	// another machine of this kernel may be about the same.
+	made := path + "." + filepath.Base(tmp)
 	if err := archive(ctx, root, made); err != nil {
 		return "", err
 	}
