@@ -25,15 +25,13 @@ type Namespaces interface {
 	All() []*netns.NS
 }
 
-// Config is what New needs. Every field but Covers is required.
+// Config is what New needs. Every field is required.
 type Config struct {
 	Kernel     Kernel
 	Namespaces Namespaces
 	Log        *slog.Logger
 	// Rate is how many keepalives a second the node may set off at most.
 	Rate int
-	// Covers says whether the agent acts in a namespace; nil: in all.
-	Covers func(inode uint32) bool
 }
 
 // Rate is that of a node whose operator asks for no other.
@@ -131,8 +129,8 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 	seen := make(map[uint32]bool)
 	var errs []error
 	for _, ns := range all {
-		if a.Covers != nil && !a.Covers(ns.Inode()) || ctx.Err() != nil {
-			continue
+		if ctx.Err() != nil {
+			break
 		}
 		seen[ns.Inode()] = true
 		p, err := a.pass(ns, budget)
