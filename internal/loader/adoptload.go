@@ -74,7 +74,7 @@ func (p *Programs) loadShared(name string, load func() (*ebpf.CollectionSpec, er
 			shared[name] = m
 		}
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: p.types}); err != nil {
 		return loadError(name, err)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 )
 
 // holderWalks are the walks over those who hold network namespaces.
@@ -21,11 +22,11 @@ type holderWalks struct {
 
 // load loads them, in their older form where the kernel has no better (before
 // Linux 5.11).
-func (h *holderWalks) load() {
+func (h *holderWalks) load(types *btf.Cache) {
 	var errs []error
 	for _, sockFromFile := range []bool{true, false} {
 		objects := new(holdersObjects)
-		err := loadHoldersForm(objects, sockFromFile)
+		err := loadHoldersForm(objects, sockFromFile, types)
 		if err == nil {
 			h.objects = objects
 			return
@@ -35,7 +36,7 @@ func (h *holderWalks) load() {
 	h.lacks = fmt.Errorf("walk holders of network namespaces: %w: %w", ErrUnsupported, errors.Join(errs...))
 }
 
-func loadHoldersForm(to *holdersObjects, sockFromFile bool) error {
+func loadHoldersForm(to *holdersObjects, sockFromFile bool, types *btf.Cache) error {
 	spec, err := loadHolders()
 	if err != nil {
 		return fmt.Errorf("read holders object: %w", err)
@@ -43,7 +44,7 @@ func loadHoldersForm(to *holdersObjects, sockFromFile bool) error {
 	if err := spec.Variables[holdersVarCanSockFromFile].Set(sockFromFile); err != nil {
 		return fmt.Errorf("configure holders object: %w", err)
 	}
-	if err := spec.LoadAndAssign(to, nil); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{Cache: types}); err != nil {
 		return loadError("holders", err)
 	}
 	return nil

@@ -30,12 +30,12 @@ func holderForms(t *testing.T) map[string]*Programs {
 		t.Fatal(err)
 	}
 	forms := map[string]*Programs{"best": new(Programs), "older": new(Programs)}
-	forms["best"].holders.load()
+	forms["best"].holders.load(nil)
 	if err := forms["best"].holders.lacks; err != nil {
 		t.Fatal(err) // every kernel from the floor on has it
 	}
 	older := new(holdersObjects)
-	if err := loadHoldersForm(older, false); err != nil {
+	if err := loadHoldersForm(older, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	forms["older"].holders.objects = older

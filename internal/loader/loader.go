@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,7 @@ type Programs struct {
 	walks   sync.RWMutex      // read by walks while they run, written by Close
 	closed  bool              // held by walks
 	swap    sync.Mutex        // serialises SetPolicy
+	types   *btf.Cache        // the kernel's types, while load runs
 	ids     map[string]uint32 // policy name to id, held by swap
 	nextID  uint32
 
@@ -75,8 +77,10 @@ func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error)
 	}
 	p := &Programs{
 		ids: make(map[string]uint32), nextID: 1, lacks: make(map[kernel.Feature]error), pins: pins, older: older,
+		types: btf.NewCache(),
 	}
 	defer func() {
+		p.types = nil // some megabytes
 		if err != nil {
 			p.Close()
 		}
@@ -98,7 +102,7 @@ func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error)
 	if older != nil {
 		return p, nil // nobody looks at its records
 	}
-	if err := loadObject("lookup", loadLookup, &p.lookup, p.sockops.ShRecords); err != nil {
+	if err := p.loadObject("lookup", loadLookup, &p.lookup); err != nil {
 		return nil, err
 	}
 	p.loadWalks()
@@ -111,14 +115,14 @@ func (p *Programs) loadWalks() {
 	p.iter = extra[iterObjects](p, kernel.Scan, loadIter)
 	p.provoke = extra[provokeObjects](p, kernel.Provoke, loadProvoke)
 	p.destroy = extra[destroyObjects](p, kernel.BPFDestroy, loadDestroy)
-	p.holders.load()
+	p.holders.load(p.types)
 	p.loadAdopt()
 }
 
 // extra loads the object that gives a feature, or returns nil and keeps why not.
 func extra[T any](p *Programs, f kernel.Feature, load func() (*ebpf.CollectionSpec, error)) *T {
 	to := new(T)
-	if err := loadObject(f.String(), load, to, p.sockops.ShRecords); err != nil {
+	if err := p.loadObject(f.String(), load, to); err != nil {
 		p.lack(f, err)
 		return nil
 	}
@@ -143,7 +147,7 @@ func (p *Programs) loadSockops() error {
 		if p.older != nil {
 			p.older(spec)
 		}
-		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec)}
+		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec), Cache: p.types}
 		if err = spec.LoadAndAssign(&p.sockops, opts); err == nil {
 			if !others {
 				p.lack(kernel.Hold, loadError("setsockopt", errs[0]))
@@ -167,7 +171,7 @@ func (p *Programs) reused(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 }
 
 // loadObject loads one object that shares the records of the sockops program.
-func loadObject(name string, load func() (*ebpf.CollectionSpec, error), to any, records *ebpf.Map) error {
+func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, error), to any) error {
 	spec, err := load()
 	if err != nil {
 		return fmt.Errorf("read %s object: %w", name, err)
@@ -175,7 +179,9 @@ func loadObject(name string, load func() (*ebpf.CollectionSpec, error), to any, 
 	if err := setHZ(spec); err != nil {
 		return err
 	}
-	opts := &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: records}}
+	opts := &ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: p.sockops.ShRecords}, Cache: p.types,
+	}
 	if err := spec.LoadAndAssign(to, opts); err != nil {
 		return loadError(name, err)
 	}
