@@ -45,7 +45,7 @@ func (s *service) loadPrograms() (err error) {
 	if s.pins != nil {
 		s.programs, err = loader.LoadPinned(s.pins)
 	} else {
-		s.programs, err = loader.Load()
+		s.programs, err = loader.Load(nil)
 	}
 	if err != nil {
 		return err
@@ -62,6 +62,7 @@ func (s *service) loadPrograms() (err error) {
 	if err := s.programs.Attach(s.cgroup); err != nil {
 		return err
 	}
+	s.programs.LoadAll()
 	s.logTakeover(s.programs.Takeover())
 	return nil
 }

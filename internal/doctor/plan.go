@@ -141,7 +141,7 @@ func programs(b *bench) (string, error) {
 	if b.lacking {
 		return "", fmt.Errorf("%w: needs what is missing above", errUntested)
 	}
-	p, err := loader.Load()
+	p, err := loader.Load(nil)
 	if err != nil {
 		return "", err
 	}

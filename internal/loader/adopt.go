@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
@@ -102,45 +101,46 @@ func (s *AdoptStats) Pending() (n uint64) {
 // changes; it stays until Close.
 func (p *Programs) Adopt(o AdoptOptions, fn func(Adoption) error) (AdoptStats, error) {
 	var stats AdoptStats
-	if p.adopt.objects == nil {
-		return stats, p.lacks[kernel.Adopt]
-	}
-	if p.inForce.Load() == nil && !o.Release {
-		return stats, fmt.Errorf("adopt connections: %w", ErrNoPolicy)
-	}
 	done, ok := p.use()
 	if !ok {
 		return stats, fmt.Errorf("adopt connections: %w", ErrClosed)
 	}
 	defer done()
+	a, err := p.adopter()
+	if err != nil {
+		return stats, err
+	}
+	if p.inForce.Load() == nil && !o.Release {
+		return stats, fmt.Errorf("adopt connections: %w", ErrNoPolicy)
+	}
 	here, err := netns.Current()
 	if err != nil {
 		return stats, fmt.Errorf("adopt connections: %w", err)
 	}
 	defer here.Close()
-	if err := p.adopt.watch(p); err != nil {
+	if err := a.watch(p); err != nil {
 		return stats, fmt.Errorf("adopt connections: %w", err)
 	}
-	if err := p.adopt.begin(here.Inode(), o); err != nil {
+	if err := a.begin(here.Inode(), o); err != nil {
 		return stats, fmt.Errorf("adopt connections of %s: %w", here, err)
 	}
 	var listeners []adoptShListener
-	err = walk(p.adopt.objects.ShAdopt, binary.Size(adoptShAdoption{}), func(b []byte) error {
-		a, err := decodeAdoption(b, here.Inode())
+	err = walk(a.objects.ShAdopt, binary.Size(adoptShAdoption{}), func(b []byte) error {
+		one, err := decodeAdoption(b, here.Inode())
 		if err != nil {
 			return err
 		}
-		if a.Outcome == outcomeListener {
-			listeners = append(listeners, listenerKeys(&a)...)
+		if one.Outcome == outcomeListener {
+			listeners = append(listeners, listenerKeys(&one)...)
 			return nil
 		}
-		stats.Outcomes[a.Outcome]++
-		if a.Outcome != Refused {
-			stats.Waits[a.Wait]++
+		stats.Outcomes[one.Outcome]++
+		if one.Outcome != Refused {
+			stats.Waits[one.Wait]++
 		}
-		return fn(a)
+		return fn(one)
 	})
-	return stats, p.adopt.end(here.Inode(), listeners, o, &stats, err)
+	return stats, a.end(here.Inode(), listeners, o, &stats, err)
 }
 
 // decodeAdoption turns one struct sh_adoption into an Adoption.
@@ -177,7 +177,7 @@ func listenerKeys(a *Adoption) []adoptShListener {
 }
 
 // begin tells the program of a pass over the namespace.
-func (a *adopter) begin(inode uint32, o AdoptOptions) error {
+func (a *adoption) begin(inode uint32, o AdoptOptions) error {
 	pass, err := readPass()
 	if err != nil {
 		return err
@@ -185,7 +185,10 @@ func (a *adopter) begin(inode uint32, o AdoptOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.passes++
-	pass.Id, pass.Budget, pass.Callbacks = a.passes, o.Budget, a.callbacks
+	pass.Id, pass.Budget = a.passes, o.Budget
+	if a.noCallbacks == nil {
+		pass.Callbacks = 1
+	}
 	if o.Release {
 		pass.Release = 1
 	}
@@ -198,7 +201,7 @@ func (a *adopter) begin(inode uint32, o AdoptOptions) error {
 
 // end takes back what begin told and the pass noted; it fills in stats what the
 // program counted, and returns err.
-func (a *adopter) end(inode uint32, listeners []adoptShListener, o AdoptOptions, stats *AdoptStats, err error) error {
+func (a *adoption) end(inode uint32, listeners []adoptShListener, o AdoptOptions, stats *AdoptStats, err error) error {
 	for _, key := range listeners {
 		if derr := a.objects.ShListeners.Delete(&key); derr != nil && !errors.Is(derr, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, fmt.Errorf("forget a listener: %w", derr))

@@ -19,37 +19,32 @@ import (
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
-// adopter is the pass of adoption and what belongs to it.
-type adopter struct {
-	objects   *adoptObjects // nil where the kernel lacks what it needs
-	ends      *endsObjects
-	callbacks uint8 // 1: callback flags can be set from outside
+// adoption is the pass of adoption and what belongs to it.
+type adoption struct {
+	objects     adoptObjects
+	ends        endsObjects
+	noCallbacks error // why callback flags cannot be set from outside
 
 	mu     sync.Mutex
 	passes uint64    // how many began, held by mu
 	link   link.Link // of the tracepoint, nil before it is needed; held by mu
 }
 
-// loadAdopt loads what gives kernel.Adopt, and finds out about kernel.AdoptEvents.
-func (p *Programs) loadAdopt() {
-	objects, ends := new(adoptObjects), new(endsObjects)
-	err := p.loadShared("adopt", loadAdopt, objects)
-	if err == nil {
-		if err = p.loadShared("ends", loadEnds, ends); err != nil {
-			err = errors.Join(err, objects.Close())
+// adopter is what gives kernel.Adopt.
+func (p *Programs) adopter() (*adoption, error) {
+	return p.adopt.get(func() (*adoption, error) {
+		a := new(adoption)
+		if err := p.loadShared("adopt", loadAdopt, &a.objects); err != nil {
+			return nil, lacking(kernel.Adopt, err)
 		}
-	}
-	if err != nil {
-		p.lack(kernel.Adopt, err)
-		p.lack(kernel.AdoptEvents, err)
-		return
-	}
-	p.adopt.objects, p.adopt.ends = objects, ends
-	if err := tryCallbacks(objects.ShCallbacks); err != nil {
-		p.lack(kernel.AdoptEvents, err)
-		return
-	}
-	p.adopt.callbacks = 1
+		if err := p.loadShared("ends", loadEnds, &a.ends); err != nil {
+			return nil, lacking(kernel.Adopt, errors.Join(err, a.objects.Close()))
+		}
+		if err := tryCallbacks(a.objects.ShCallbacks); err != nil {
+			a.noCallbacks = lacking(kernel.AdoptEvents, err)
+		}
+		return a, nil
+	})
 }
 
 // loadShared loads one object that shares what it can with the sockops program:
@@ -74,14 +69,14 @@ func (p *Programs) loadShared(name string, load func() (*ebpf.CollectionSpec, er
 			shared[name] = m
 		}
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: p.types}); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: &p.types.cache}); err != nil {
 		return loadError(name, err)
 	}
 	return nil
 }
 
-// close frees it, the tracepoint first.
-func (a *adopter) close() error {
+// Close frees it, the tracepoint first.
+func (a *adoption) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var errs []error
@@ -89,10 +84,7 @@ func (a *adopter) close() error {
 		errs = append(errs, a.link.Close())
 		a.link = nil
 	}
-	if a.objects != nil {
-		errs = append(errs, a.objects.Close(), a.ends.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.objects.Close(), a.ends.Close())...)
 }
 
 // tryCallbacks sets the callback flags of a socket of its own, in a namespace of
@@ -132,10 +124,10 @@ const rootCgroup = 1
 
 // watch attaches the tracepoint that tells of the end of adopted connections,
 // where sockops is not sure to be called for each: it stays until Close.
-func (a *adopter) watch(p *Programs) error {
+func (a *adoption) watch(p *Programs) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.link != nil || a.callbacks != 0 && p.seesAll() {
+	if a.link != nil || a.noCallbacks == nil && p.seesAll() {
 		return nil
 	}
 	l, err := link.AttachTracing(link.TracingOptions{Program: a.ends.ShEnded})

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
@@ -41,14 +40,15 @@ type Condemned struct {
 // namespaces may run side by side. Two over the same one must not: each would
 // close what the other names, which then looks gone to it.
 func (p *Programs) Destroy(ids []Condemned) []error {
-	if p.destroy == nil {
-		return each(ids, p.lacks[kernel.BPFDestroy])
-	}
 	done, ok := p.use()
 	if !ok {
 		return each(ids, fmt.Errorf("close sockets: %w", ErrClosed))
 	}
 	defer done()
+	objects, err := p.destroyer()
+	if err != nil {
+		return each(ids, err)
+	}
 	here, err := netns.Current()
 	if err != nil {
 		return each(ids, fmt.Errorf("close sockets: %w", err))
@@ -57,16 +57,16 @@ func (p *Programs) Destroy(ids []Condemned) []error {
 	errs := make([]error, len(ids))
 	var named []int
 	for i, id := range ids {
-		if errs[i] = p.condemn(id, here.Inode()); errs[i] == nil {
+		if errs[i] = condemn(objects.ShTargets, id, here.Inode()); errs[i] == nil {
 			named = append(named, i)
 		}
 	}
 	if len(named) == 0 {
 		return errs
 	}
-	err = walk(p.destroy.ShDestroy, 1, func([]byte) error { return nil })
+	err = walk(objects.ShDestroy, 1, func([]byte) error { return nil })
 	for _, i := range named {
-		errs[i] = p.outcome(ids[i].ID, err)
+		errs[i] = outcome(objects.ShTargets, ids[i].ID, err)
 	}
 	return errs
 }
@@ -81,7 +81,7 @@ func each(ids []Condemned, err error) []error {
 }
 
 // condemn names one socket to the program.
-func (p *Programs) condemn(want Condemned, here uint32) error {
+func condemn(targets *ebpf.Map, want Condemned, here uint32) error {
 	id := want.ID
 	switch {
 	case id.Cookie == 0 || id.Netns == 0 || !id.Local.IsValid() || !id.Remote.IsValid():
@@ -92,7 +92,7 @@ func (p *Programs) condemn(want Condemned, here uint32) error {
 	c := destroyShCondemned{Ifindex: id.Ifindex, Family: uint16(id.Family), UntilNs: uint64(want.Until)}
 	c.Tuple.Local, c.Tuple.Remote = id.Local.Addr().As16(), id.Remote.Addr().As16()
 	c.Tuple.LocalPort, c.Tuple.RemotePort = id.Local.Port(), id.Remote.Port()
-	if err := p.destroy.ShTargets.Update(id.Cookie, &c, ebpf.UpdateNoExist); err != nil {
+	if err := targets.Update(id.Cookie, &c, ebpf.UpdateNoExist); err != nil {
 		return fmt.Errorf("close %s: name it to the program: %w", id, err)
 	}
 	return nil
@@ -100,9 +100,9 @@ func (p *Programs) condemn(want Condemned, here uint32) error {
 
 // outcome takes back what condemn named and says what came of it; walked is the
 // error of the walk, which does not matter to a socket that it has met.
-func (p *Programs) outcome(id conn.ID, walked error) error {
+func outcome(targets *ebpf.Map, id conn.ID, walked error) error {
 	var c destroyShCondemned
-	if err := p.destroy.ShTargets.LookupAndDelete(id.Cookie, &c); err != nil {
+	if err := targets.LookupAndDelete(id.Cookie, &c); err != nil {
 		return errors.Join(fmt.Errorf("close %s: read what came of it: %w", id, err), walked)
 	}
 	switch destroyShOutcome(c.Outcome) {

@@ -28,7 +28,8 @@ func TestDestroyResult(t *testing.T) {
 
 // Before Linux 6.5 every id gets the same answer, and it is not "not found".
 func TestDestroyUnsupported(t *testing.T) {
-	p := &Programs{lacks: map[kernel.Feature]error{kernel.BPFDestroy: fmt.Errorf("bpf_sock_destroy: %w", ErrUnsupported)}}
+	p := new(Programs)
+	p.destroy.get(func() (*destroyObjects, error) { return nil, lacking(kernel.BPFDestroy, unix.EINVAL) })
 	errs := p.Destroy(make([]Condemned, 3))
 	if len(errs) != 3 {
 		t.Fatalf("%d results, want 3", len(errs))

@@ -13,7 +13,7 @@ import (
 // LoadOlder is LoadPinned for a build whose records are shorter and whose counters
 // and constants have other limits.
 func LoadOlder(pins *Pins) (*Programs, error) {
-	return load(pins, func(spec *ebpf.CollectionSpec) {
+	return load(pins, nil, func(spec *ebpf.CollectionSpec) {
 		records := spec.Maps[sockopsMapShRecords]
 		now := records.Value.(*btf.Struct)
 		last := len(now.Members) - 1

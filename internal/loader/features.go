@@ -13,16 +13,6 @@ func Features() []kernel.Feature {
 	return []kernel.Feature{kernel.Hold, kernel.Scan, kernel.Provoke, kernel.BPFDestroy}
 }
 
-// Lacks returns why the kernel does not give a feature, nil where it does. The
-// error wraps ErrUnsupported.
-func (p *Programs) Lacks(f kernel.Feature) error { return p.lacks[f] }
-
-// lack keeps why a feature is not there: the kernel is too old, or refuses what
-// it ought to take.
-func (p *Programs) lack(f kernel.Feature, why error) {
-	p.lacks[f] = fmt.Errorf("%s: %w [needs Linux %s]: %w", f, ErrUnsupported, f.Since(), why)
-}
-
 // Attached returns the names of the programs that the kernel has attached to
 // the cgroup now, in the order of their attachment: setsockopt and sockops.
 // A cgroup that was removed took them off without a word.

@@ -9,34 +9,31 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 )
 
 // holderWalks are the walks over those who hold network namespaces.
 type holderWalks struct {
-	objects *holdersObjects // nil where they did not load
-	lacks   error           // why not; wraps ErrUnsupported
-	mu      sync.Mutex      // held by a walk: the map is one
-	pass    uint64          // held by mu
+	extra[*holdersObjects]
+	mu   sync.Mutex // held by a walk: the map is one
+	pass uint64     // held by mu
 }
 
-// load loads them, in their older form where the kernel has no better (before
-// Linux 5.11).
-func (h *holderWalks) load(types *btf.Cache) {
+// loadHolderWalks loads them, in their older form where the kernel has no better
+// (before Linux 5.11).
+func (p *Programs) loadHolderWalks() (*holdersObjects, error) {
 	var errs []error
 	for _, sockFromFile := range []bool{true, false} {
 		objects := new(holdersObjects)
-		err := loadHoldersForm(objects, sockFromFile, types)
+		err := loadHoldersForm(objects, sockFromFile, p.types)
 		if err == nil {
-			h.objects = objects
-			return
+			return objects, nil
 		}
 		errs = append(errs, err)
 	}
-	h.lacks = fmt.Errorf("walk holders of network namespaces: %w: %w", ErrUnsupported, errors.Join(errs...))
+	return nil, fmt.Errorf("walk holders of network namespaces: %w: %w", ErrUnsupported, errors.Join(errs...))
 }
 
-func loadHoldersForm(to *holdersObjects, sockFromFile bool, types *btf.Cache) error {
+func loadHoldersForm(to *holdersObjects, sockFromFile bool, types *Types) error {
 	spec, err := loadHolders()
 	if err != nil {
 		return fmt.Errorf("read holders object: %w", err)
@@ -44,17 +41,10 @@ func loadHoldersForm(to *holdersObjects, sockFromFile bool, types *btf.Cache) er
 	if err := spec.Variables[holdersVarCanSockFromFile].Set(sockFromFile); err != nil {
 		return fmt.Errorf("configure holders object: %w", err)
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{Cache: types}); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{Cache: &types.cache}); err != nil {
 		return loadError("holders", err)
 	}
 	return nil
-}
-
-func (h *holderWalks) close() error {
-	if h.objects == nil {
-		return nil
-	}
-	return h.objects.Close()
 }
 
 // Residents calls fn for threads by the network namespace that they work in: at
@@ -90,15 +80,15 @@ func (p *Programs) Holders(known []uint32, fn func(tid, fd int, inode uint32)) e
 }
 
 func (p *Programs) walkHolders(known []uint32, of func(*holdersObjects) *ebpf.Program, row func(holdersShHolder)) error {
-	h := &p.holders
-	if h.objects == nil {
-		return h.lacks
-	}
 	done, ok := p.use()
 	if !ok {
 		return fmt.Errorf("walk holders of network namespaces: %w", ErrClosed)
 	}
 	defer done()
+	h := &p.holders
+	if _, err := h.get(p.loadHolderWalks); err != nil {
+		return err
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	told, err := h.begin(known)

@@ -30,15 +30,18 @@ func holderForms(t *testing.T) map[string]*Programs {
 		t.Fatal(err)
 	}
 	forms := map[string]*Programs{"best": new(Programs), "older": new(Programs)}
-	forms["best"].holders.load(nil)
-	if err := forms["best"].holders.lacks; err != nil {
-		t.Fatal(err) // every kernel from the floor on has it
+	types := new(Types)
+	for name, load := range map[string]func() (*holdersObjects, error){
+		"best": (&Programs{types: types}).loadHolderWalks,
+		"older": func() (*holdersObjects, error) {
+			older := new(holdersObjects)
+			return older, loadHoldersForm(older, false, types)
+		},
+	} {
+		if _, err := forms[name].holders.get(load); err != nil {
+			t.Fatal(err) // every kernel from the floor on has it
+		}
 	}
-	older := new(holdersObjects)
-	if err := loadHoldersForm(older, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	forms["older"].holders.objects = older
 	t.Cleanup(func() {
 		for _, p := range forms {
 			if err := p.holders.close(); err != nil {
@@ -223,7 +226,7 @@ func TestResidents(t *testing.T) {
 
 func TestHoldersWhereTheyDidNotLoad(t *testing.T) {
 	p := new(Programs)
-	p.holders.lacks = ErrUnsupported
+	p.holders.get(func() (*holdersObjects, error) { return nil, ErrUnsupported })
 	if err := p.Holders(nil, nil); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
 	}
@@ -231,7 +234,6 @@ func TestHoldersWhereTheyDidNotLoad(t *testing.T) {
 		t.Error(err)
 	}
 	p = &Programs{closed: true}
-	p.holders.objects = new(holdersObjects)
 	if err := p.Holders(nil, nil); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -22,20 +21,19 @@ import (
 type Programs struct {
 	sockops sockopsObjects
 	lookup  lookupObjects
-	// iter, provoke and destroy are nil where the kernel lacks what they need.
-	iter    *iterObjects
-	provoke *provokeObjects
-	destroy *destroyObjects
-	lacks   map[kernel.Feature]error // never changes after Load
+	noHold  error // why kernel.Hold is not there
+	iter    extra[*iterObjects]
+	provoke extra[*provokeObjects]
+	destroy extra[*destroyObjects]
+	adopt   extra[*adoption]
 	holders holderWalks
-	adopt   adopter
+	types   *Types
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
 	walks   sync.RWMutex      // read by walks while they run, written by Close
 	closed  bool              // held by walks
 	swap    sync.Mutex        // serialises SetPolicy
-	types   *btf.Cache        // the kernel's types, while load runs
 	ids     map[string]uint32 // policy name to id, held by swap
 	nextID  uint32
 
@@ -55,15 +53,18 @@ type Programs struct {
 // Load loads every object into the kernel. It attaches nothing; until
 // SetPolicy no policy is in force. The caller closes the result, and with it
 // everything is gone. A machine that lacks something is told by a *MissingError.
-func Load() (*Programs, error) { return load(nil, nil) }
+//
+// Programs that are not needed at once are loaded at their first use; see Lacks.
+// types may be nil: they are read then.
+func Load(types *Types) (*Programs, error) { return load(nil, types, nil) }
 
 // LoadPinned is Load for programs that stay when the process ends, pinned in a
 // directory that the caller holds open. It goes on with what is pinned there: the
 // records of the sockets, the counters, the ids of the policies. What is attached
 // stays as it is until Attach, and so does the policy in force until SetPolicy.
-func LoadPinned(pins *Pins) (*Programs, error) { return load(pins, nil) }
+func LoadPinned(pins *Pins) (*Programs, error) { return load(pins, nil, nil) }
 
-func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error) {
+func load(pins *Pins, types *Types, older func(*ebpf.CollectionSpec)) (_ *Programs, err error) {
 	if err := Require(); err != nil {
 		return nil, err
 	}
@@ -75,12 +76,11 @@ func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error)
 			Err:    err,
 		}
 	}
-	p := &Programs{
-		ids: make(map[string]uint32), nextID: 1, lacks: make(map[kernel.Feature]error), pins: pins, older: older,
-		types: btf.NewCache(),
+	if types == nil {
+		types = new(Types)
 	}
+	p := &Programs{ids: make(map[string]uint32), nextID: 1, pins: pins, older: older, types: types}
 	defer func() {
-		p.types = nil // some megabytes
 		if err != nil {
 			p.Close()
 		}
@@ -105,28 +105,7 @@ func load(pins *Pins, older func(*ebpf.CollectionSpec)) (_ *Programs, err error)
 	if err := p.loadObject("lookup", loadLookup, &p.lookup); err != nil {
 		return nil, err
 	}
-	p.loadWalks()
 	return p, nil
-}
-
-// loadWalks loads the walks, which are extras: without them the agent bounds and
-// judges still.
-func (p *Programs) loadWalks() {
-	p.iter = extra[iterObjects](p, kernel.Scan, loadIter)
-	p.provoke = extra[provokeObjects](p, kernel.Provoke, loadProvoke)
-	p.destroy = extra[destroyObjects](p, kernel.BPFDestroy, loadDestroy)
-	p.holders.load(p.types)
-	p.loadAdopt()
-}
-
-// extra loads the object that gives a feature, or returns nil and keeps why not.
-func extra[T any](p *Programs, f kernel.Feature, load func() (*ebpf.CollectionSpec, error)) *T {
-	to := new(T)
-	if err := p.loadObject(f.String(), load, to); err != nil {
-		p.lack(f, err)
-		return nil
-	}
-	return to
 }
 
 // loadSockops loads the programs that will be attached, with the setsockopt
@@ -147,10 +126,10 @@ func (p *Programs) loadSockops() error {
 		if p.older != nil {
 			p.older(spec)
 		}
-		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec), Cache: p.types}
+		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec), Cache: &p.types.cache}
 		if err = spec.LoadAndAssign(&p.sockops, opts); err == nil {
 			if !others {
-				p.lack(kernel.Hold, loadError("setsockopt", errs[0]))
+				p.noHold = lacking(kernel.Hold, loadError("setsockopt", errs[0]))
 			}
 			return nil
 		}
@@ -180,7 +159,7 @@ func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, er
 		return err
 	}
 	opts := &ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: p.sockops.ShRecords}, Cache: p.types,
+		MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: p.sockops.ShRecords}, Cache: &p.types.cache,
 	}
 	if err := spec.LoadAndAssign(to, opts); err != nil {
 		return loadError(name, err)
@@ -243,17 +222,8 @@ func (p *Programs) Close() error {
 	}
 	defer p.walks.Unlock()
 	p.closed = true
-	err := errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(), p.adopt.close())
-	if p.iter != nil {
-		err = errors.Join(err, p.iter.Close())
-	}
-	if p.provoke != nil {
-		err = errors.Join(err, p.provoke.Close())
-	}
-	if p.destroy != nil {
-		err = errors.Join(err, p.destroy.Close())
-	}
-	return err
+	return errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(),
+		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close())
 }
 
 // use keeps the objects from being freed until done; not ok: they are.

@@ -123,7 +123,7 @@ func (p *Programs) loadConvert(to any, old *ebpf.Map) error {
 		return err
 	}
 	if err := errors.Join(
-		spec.Variables[convertVarCanSetOthers].Set(p.lacks[kernel.Hold] == nil),
+		spec.Variables[convertVarCanSetOthers].Set(p.noHold == nil),
 		spec.Variables[convertVarOldWords].Set(old.ValueSize()/4),
 	); err != nil {
 		return fmt.Errorf("configure convert object: %w", err)
@@ -135,7 +135,7 @@ func (p *Programs) loadConvert(to any, old *ebpf.Map) error {
 			maps[name] = m
 		}
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: maps}); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: maps, Cache: &p.types.cache}); err != nil {
 		return loadError("convert", err)
 	}
 	return nil

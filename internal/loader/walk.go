@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // walkBuffer is how much one read of an iterator may return.
@@ -26,15 +25,16 @@ const walkBuffer = 64 << 10
 // until it returns an error, which Scan returns. It wraps ErrUnsupported before
 // Linux 5.11.
 func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
-	if p.iter == nil {
-		return p.lacks[kernel.Scan]
-	}
 	done, ok := p.use()
 	if !ok {
 		return fmt.Errorf("walk sockets: %w", ErrClosed)
 	}
 	defer done()
-	return walk(p.iter.ShScan, lookSize, func(b []byte) error {
+	objects, err := p.scanner()
+	if err != nil {
+		return err
+	}
+	return walk(objects.ShScan, lookSize, func(b []byte) error {
 		s, err := decodeLook(b)
 		if err != nil {
 			return err
@@ -64,27 +64,25 @@ func (p *Programs) Calm(cookies []uint64) ([]uint64, error) {
 
 // keepidle runs one pass; 0 stands for the record's value.
 func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64, err error) {
-	if p.provoke == nil {
-		return nil, p.lacks[kernel.Provoke]
-	}
-	if len(cookies) == 0 {
-		return nil, nil
-	}
 	free, ok := p.use()
 	if !ok {
 		return nil, fmt.Errorf("provoke keepalives: %w", ErrClosed)
 	}
 	defer free()
+	objects, err := p.provoker()
+	if err != nil || len(cookies) == 0 {
+		return nil, err
+	}
 	// The map of targets is shared by all passes that run: cookies are unique
 	// on the host, so that each pass finds its own sockets.
 	for _, c := range cookies {
-		if err := p.provoke.ShTargets.Put(c, uint32(idle/time.Second)); err != nil {
+		if err := objects.ShTargets.Put(c, uint32(idle/time.Second)); err != nil {
 			err = fmt.Errorf("name socket %d to provoke: %w", c, err)
-			return nil, errors.Join(err, p.clearTargets(cookies))
+			return nil, errors.Join(err, clearTargets(objects, cookies))
 		}
 	}
 	var refused []error
-	err = walk(p.provoke.ShProvoke, binary.Size(provokeShProvoked{}), func(b []byte) error {
+	err = walk(objects.ShProvoke, binary.Size(provokeShProvoked{}), func(b []byte) error {
 		var out provokeShProvoked
 		if _, err := binary.Decode(b, binary.NativeEndian, &out); err != nil {
 			return err
@@ -96,12 +94,12 @@ func (p *Programs) keepidle(cookies []uint64, idle time.Duration) (done []uint64
 		done = append(done, out.Cookie)
 		return nil
 	})
-	return done, errors.Join(err, errors.Join(refused...), p.clearTargets(cookies))
+	return done, errors.Join(err, errors.Join(refused...), clearTargets(objects, cookies))
 }
 
-func (p *Programs) clearTargets(cookies []uint64) error {
+func clearTargets(objects *provokeObjects, cookies []uint64) error {
 	for _, c := range cookies {
-		if err := p.provoke.ShTargets.Delete(c); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := objects.ShTargets.Delete(c); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("clear socket %d to provoke: %w", c, err)
 		}
 	}

@@ -34,6 +34,7 @@ type job struct {
 	status int
 	err    error
 	took   time.Duration
+	cpu    time.Duration
 	output []byte
 }
 
@@ -50,7 +51,7 @@ func (j *job) run(ctx context.Context, m *matrix) {
 	if j.err != nil {
 		word += ": " + j.err.Error()
 	}
-	fmt.Fprintf(m.out, "%s%s (%s)\n", j.label(), word, j.took)
+	fmt.Fprintf(m.out, "%s%s (%s, processor %s)\n", j.label(), word, j.took, j.cpu)
 }
 
 func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
@@ -71,6 +72,7 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 		stdout: io.MultiWriter(log, live, &kept), stderr: log,
 	}
 	status, err = vm.run(ctx)
+	j.cpu = vm.cpu.Round(time.Second)
 	live.flush()
 	j.output = kept.Bytes()
 	if err == nil && status == 0 && j.tests && !ranOne.Match(j.output) {

@@ -33,8 +33,9 @@ type machine struct {
 	without []string
 	append  string // to the kernel's command line
 	timeout time.Duration
-	stdout  io.Writer // the program's output
-	stderr  io.Writer // what is to be said about the machine
+	stdout  io.Writer     // the program's output
+	stderr  io.Writer     // what is to be said about the machine
+	cpu     time.Duration // of qemu, once run has returned
 }
 
 // emulator is how qemu is called for an architecture, and the devices that its
@@ -144,7 +145,7 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	runtime.LockOSThread() // the parent, to the kernel, is the thread
 	defer runtime.UnlockOSThread()
 	args := append([]string{
-		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "2", "-m", "1G",
+		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "1", "-m", "1G",
 		"-kernel", m.kernel.image, "-initrd", image,
 		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off nokaslr " + m.append),
 		"-serial", "file:" + console,
@@ -153,7 +154,11 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	cmd := exec.CommandContext(ctx, emu.binary, append(args, emu.ports...)...)
 	cmd.Stdout, cmd.Stderr = m.stdout, m.stderr
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if p := cmd.ProcessState; p != nil {
+		m.cpu += p.UserTime() + p.SystemTime()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", emu.binary, err)
 	}
 	return nil

@@ -31,6 +31,9 @@ peers:
     cidrs: [10.91.2.0/24, "fd91:0:0:2::/64"]
 `
 
+// types are those of the kernel, read once for all tests.
+var types loader.Types
+
 // Bed is a lab whose every socket is in a cgroup with the programs attached.
 type Bed struct {
 	*lab.Lab
@@ -56,7 +59,7 @@ func New(t testing.TB, policyText string) *Bed {
 func Load(t testing.TB) *loader.Programs {
 	t.Helper()
 	labtest.Root(t)
-	p, err := loader.Load()
+	p, err := loader.Load(&types)
 	if missing := new(loader.MissingError); errors.As(err, &missing) {
 		labtest.SkipOrFail(t, missing.Error())
 	}

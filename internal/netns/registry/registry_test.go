@@ -195,6 +195,7 @@ func onOwnThread(fn func()) {
 func TestFindsAndLetsGoWhateverKeepsIt(t *testing.T) {
 	labtest.Root(t)
 	p := loadertest.Load(t)
+	p.LoadAll() // which holds descriptors
 	for name, keep := range keepers {
 		t.Run(name, func(t *testing.T) {
 			labtest.NoLeak(t)
