@@ -142,14 +142,21 @@ func newQueue(t *testing.T) *queue {
 	q := &queue{lab: labtest.New(t, lab.Options{})}
 	ln := labtest.Listen(t, q.lab.Server, netip.AddrPortFrom(q.lab.ServerAddr4, 0))
 	q.addr = labtest.Addr(ln.Addr())
-	labtest.Control(t, ln, func(fd int) error { return unix.Listen(fd, 0) }) // room for backlog + 1
+	labtest.Control(t, ln, func(fd int) error { return unix.Listen(fd, backlog) })
 	return q
 }
 
-// fill takes the last place, past the router.
+// backlog leaves room for one more in the queue, and for a handshake beside one
+// that is under way: with less, kernels answer with SYN cookies, and a segment that
+// overtakes the first is answered with a reset.
+const backlog = 2
+
+// fill takes the places, past the router.
 func (q *queue) fill(t *testing.T) {
 	t.Helper()
-	labtest.Dial(t, q.lab.Server, netip.AddrPort{}, q.addr)
+	for range backlog + 1 {
+		labtest.Dial(t, q.lab.Server, netip.AddrPort{}, q.addr)
+	}
 }
 
 // overflows returns how often the server's kernel found the queue full.

@@ -18,7 +18,11 @@ type binary struct {
 	path string
 }
 
-// longest are the packages whose tests take longest, most of all first.
+// with is the binary with arguments.
+func (b binary) with(args ...string) program { return program{path: b.path, args: args, dir: b.dir} }
+
+// longest are the packages whose tests take longest, most of all first: each has
+// a machine of its own.
 var longest = []string{"internal/agent", "cmd/sockhealth", "internal/loader", "internal/api", "internal/prober"}
 
 // privileged lists the packages whose tests can reach the kernel: those that

@@ -111,9 +111,12 @@ func unpack(ctx context.Context, path, lib string) error {
 	return os.WriteFile(filepath.Join(lib, strings.TrimSuffix(name, filepath.Ext(name))), out, 0o644)
 }
 
-// overlay makes the archive of one run: the first process, the program, and the
-// source tree that the program's working directory belongs to.
-func overlay(ctx context.Context, tmp, initPath, program string, spec *guest.Spec) (string, error) {
+// inGuest is where a binary stands in the guest.
+func inGuest(path string) string { return "/vm/" + filepath.Base(path) }
+
+// overlay makes the archive of one run: the first process, the programs, and the
+// source trees that their working directories belong to.
+func overlay(ctx context.Context, tmp, initPath string, programs []program, spec *guest.Spec) (string, error) {
 	root := filepath.Join(tmp, "overlay")
 	if err := os.MkdirAll(filepath.Join(root, "vm"), 0o755); err != nil {
 		return "", err
@@ -121,8 +124,19 @@ func overlay(ctx context.Context, tmp, initPath, program string, spec *guest.Spe
 	if err := copyFile(initPath, filepath.Join(root, "init")); err != nil {
 		return "", err
 	}
-	if err := copyFile(program, filepath.Join(root, spec.Args[0])); err != nil {
-		return "", err
+	done := make(map[string]bool)
+	for _, p := range programs {
+		if err := copyFile(p.path, filepath.Join(root, inGuest(p.path))); err != nil {
+			return "", err
+		}
+		top := moduleOf(p.dir)
+		if done[top] {
+			continue
+		}
+		done[top] = true
+		if err := copyTree(top, p.dir, root); err != nil {
+			return "", err
+		}
 	}
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -131,20 +145,22 @@ func overlay(ctx context.Context, tmp, initPath, program string, spec *guest.Spe
 	if err := os.WriteFile(filepath.Join(root, guest.SpecPath), raw, 0o644); err != nil {
 		return "", err
 	}
-	if err := copySources(spec.Dir, root); err != nil {
-		return "", err
-	}
 	path := filepath.Join(tmp, "overlay.cpio")
 	return path, archive(ctx, root, path)
 }
 
-// copySources copies the module that dir belongs to, below root at its own
-// path; dir alone where it belongs to none.
-func copySources(dir, root string) error {
+// moduleOf returns the folder of the module that dir belongs to, "/" where it
+// belongs to none.
+func moduleOf(dir string) string {
 	top := dir
 	for top != "/" && !isFile(filepath.Join(top, "go.mod")) {
 		top = filepath.Dir(top)
 	}
+	return top
+}
+
+// copyTree copies a module below root, at its own path; without one, makes dir.
+func copyTree(top, dir, root string) error {
 	if top == "/" {
 		return os.MkdirAll(filepath.Join(root, dir), 0o755)
 	}

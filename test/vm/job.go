@@ -20,8 +20,7 @@ import (
 type job struct {
 	kernel  *installed
 	name    string
-	binary  binary
-	args    []string
+	runs    []program
 	env     []string
 	without []string // modules to take away
 	append  string   // to the kernel's command line
@@ -67,7 +66,7 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	var kept bytes.Buffer
 	live := &lines{w: m.out, prefix: j.label(), all: m.run != ""}
 	vm := &machine{
-		kernel: j.kernel, cache: m.cache, init: init, program: j.binary.path, args: j.args, dir: j.binary.dir,
+		kernel: j.kernel, cache: m.cache, init: init, programs: j.runs,
 		env: append(j.env, "SOCKHEALTH_MUST_RUN=1"), without: j.without, append: j.append, timeout: m.timeout,
 		stdout: io.MultiWriter(log, live, &kept), stderr: log,
 	}
@@ -75,8 +74,8 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	j.cpu = vm.cpu.Round(time.Second)
 	live.flush()
 	j.output = kept.Bytes()
-	if err == nil && status == 0 && j.tests && !ranOne.Match(j.output) {
-		err = errors.New("no test ran")
+	if err == nil && status == 0 && j.tests {
+		err = allRan(j.output, len(j.runs))
 	}
 	return status, err
 }
@@ -93,6 +92,20 @@ func (m *matrix) logOf(j *job) string {
 // kernel lacks, which is no fault here.
 func (j *job) ok() bool {
 	return j.err == nil && (j.status == 0 || j.doctor && j.status == 1)
+}
+
+// allRan demands that each of some test binaries ran a test.
+func allRan(output []byte, binaries int) error {
+	parts := bytes.Split(output, []byte("\nPASS\n"))
+	if len(parts) != binaries+1 {
+		return fmt.Errorf("%d of %d test binaries came to their end", len(parts)-1, binaries)
+	}
+	for _, p := range parts[:binaries] {
+		if !ranOne.Match(p) {
+			return errors.New("no test ran")
+		}
+	}
+	return nil
 }
 
 // ranOne is the line of a test that passed.

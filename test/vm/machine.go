@@ -21,21 +21,26 @@ import (
 	"github.com/sockhealth/sockhealth/test/vm/guest"
 )
 
-// machine is one virtual machine and what runs in it.
+// program is a static binary to run, and how.
+type program struct {
+	path string
+	args []string
+	dir  string // its working directory
+}
+
+// machine is one virtual machine and what runs in it, one after the other.
 type machine struct {
-	kernel  *installed
-	cache   string
-	init    string // the first process's binary
-	program string
-	args    []string
-	dir     string // the program's working directory
-	env     []string
-	without []string
-	append  string // to the kernel's command line
-	timeout time.Duration
-	stdout  io.Writer     // the program's output
-	stderr  io.Writer     // what is to be said about the machine
-	cpu     time.Duration // of qemu, once run has returned
+	kernel   *installed
+	cache    string
+	init     string // the first process's binary
+	programs []program
+	env      []string
+	without  []string
+	append   string // to the kernel's command line
+	timeout  time.Duration
+	stdout   io.Writer     // the programs' output
+	stderr   io.Writer     // what is to be said about the machine
+	cpu      time.Duration // of qemu, once run has returned
 }
 
 // emulator is how qemu is called for an architecture, and the devices that its
@@ -123,15 +128,15 @@ func (m *machine) boot(ctx, limited context.Context, emu *emulator, image, tmp s
 
 // image makes the machine's initial file system.
 func (m *machine) image(ctx context.Context, tmp string, emu *emulator) (string, error) {
-	spec := &guest.Spec{
-		Args: append([]string{"/vm/" + filepath.Base(m.program)}, m.args...), Env: m.env, Dir: m.dir, Without: m.without,
-		Output: emu.output, Status: emu.status,
+	spec := &guest.Spec{Env: m.env, Without: m.without, Output: emu.output, Status: emu.status}
+	for _, p := range m.programs {
+		spec.Programs = append(spec.Programs, guest.Program{Args: append([]string{inGuest(p.path)}, p.args...), Dir: p.dir})
 	}
 	base, err := m.kernel.base(ctx, tmp)
 	if err != nil {
 		return "", err
 	}
-	over, err := overlay(ctx, tmp, m.init, m.program, spec)
+	over, err := overlay(ctx, tmp, m.init, m.programs, spec)
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +152,7 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	args := append([]string{
 		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "1", "-m", "1G",
 		"-kernel", m.kernel.image, "-initrd", image,
-		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off nokaslr " + m.append),
+		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off nokaslr rcupdate.rcu_expedited=1 " + m.append),
 		"-serial", "file:" + console,
 		"-chardev", "stdio,id=out,signal=off", "-chardev", "file,id=status,path=" + status,
 	}, emu.args...)

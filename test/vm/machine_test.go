@@ -65,10 +65,19 @@ func bed(t *testing.T, script string) (m *machine, out *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	out = new(bytes.Buffer)
-	return &machine{
-		kernel: in, cache: t.TempDir(), init: os.Getenv("SOCKHEALTH_VM_INIT"), program: "/bin/busybox",
-		args: []string{"sh", "-c", script}, dir: "/", timeout: 2 * time.Minute, stdout: out, stderr: out,
-	}, out
+	m = &machine{
+		kernel: in, cache: t.TempDir(), init: os.Getenv("SOCKHEALTH_VM_INIT"), timeout: 2 * time.Minute, stdout: out, stderr: out,
+	}
+	m.runs(script)
+	return m, out
+}
+
+// runs makes shell commands what the machine runs.
+func (m *machine) runs(scripts ...string) {
+	m.programs = nil
+	for _, s := range scripts {
+		m.programs = append(m.programs, program{path: "/bin/busybox", args: []string{"sh", "-c", s}, dir: "/"})
+	}
 }
 
 // run runs the machine and checks that nothing is left of it.
@@ -97,6 +106,15 @@ exit 3`)
 	m.env = []string{"GREETING=hello there"}
 	status, err := run(t, t.Context(), m)
 	if status != 3 || err != nil || out.String() != "out\nerr\n" {
+		t.Errorf("status %d, %v, output %q", status, err, out)
+	}
+}
+
+// Each program runs, and the first that fails says how it went.
+func TestPrograms(t *testing.T) {
+	m, out := bed(t, "")
+	m.runs("echo one", "echo two; exit 2", "echo three; exit 3", "echo four")
+	if status, err := run(t, t.Context(), m); status != 2 || err != nil || out.String() != "one\ntwo\nthree\nfour\n" {
 		t.Errorf("status %d, %v, output %q", status, err, out)
 	}
 }

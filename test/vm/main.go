@@ -90,13 +90,14 @@ func newExec(cache *string) *cobra.Command {
 			if m.kernel, err = ks[0].open(*cache); err != nil {
 				return err
 			}
-			if m.dir, err = os.Getwd(); err != nil {
+			dir, err := os.Getwd()
+			if err != nil {
 				return err
 			}
 			if m.init, err = initOf(ks[0].arch); err != nil {
 				return err
 			}
-			m.cache, m.program, m.args = *cache, args[0], args[1:]
+			m.cache, m.programs = *cache, []program{{path: args[0], args: args[1:], dir: dir}}
 			m.stdout, m.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			status, err := m.run(cmd.Context())
 			if err != nil {

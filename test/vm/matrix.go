@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,11 +139,17 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	if m.run != "" {
 		args = append(args, "-test.run", m.run)
 	}
+	rest := &job{kernel: in, name: "the others", tests: m.run == ""}
 	for _, b := range binaries {
-		if b.pkg != "" {
-			jobs = append(jobs, &job{kernel: in, name: b.pkg, binary: b, args: args, tests: m.run == ""})
+		switch {
+		case b.pkg == "":
+		case slices.Contains(longest, b.pkg):
+			jobs = append(jobs, &job{kernel: in, name: b.pkg, runs: []program{b.with(args...)}, tests: m.run == ""})
+		default:
+			rest.runs = append(rest.runs, b.with(args...))
 		}
 	}
+	jobs = append(jobs, rest)
 	if m.run != "" {
 		return jobs, nil
 	}
@@ -153,8 +160,8 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	}
 	jobs = append(jobs, varied...)
 	return append(jobs,
-		&job{kernel: in, name: "doctor", binary: agent, args: []string{"doctor", "-o", "json"}, doctor: true},
-		&job{kernel: in, name: "demo", binary: agent, args: []string{"demo", "--incident", "call"}}), nil
+		&job{kernel: in, name: "doctor", runs: []program{agent.with("doctor", "-o", "json")}, doctor: true},
+		&job{kernel: in, name: "demo", runs: []program{agent.with("demo", "--incident", "call")}}), nil
 }
 
 // build compiles what runs in the guests of an architecture: the tests of every

@@ -78,3 +78,23 @@ func TestSupportTable(t *testing.T) {
 		t.Error("a document without the lines was accepted")
 	}
 }
+
+func TestAllRan(t *testing.T) {
+	const well, none = "=== RUN   TestX\n--- PASS: TestX (0.00s)\nPASS\n", "testing: warning: no tests to run\nPASS\n"
+	for _, tc := range []struct {
+		name, output string
+		binaries     int
+		ok           bool
+	}{
+		{"all", well + well, 2, true},
+		{"one that ran nothing", well + none, 2, false},
+		{"one that did not end", well + "=== RUN   TestX\n", 2, false},
+		{"nothing", "", 1, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := allRan([]byte(tc.output), tc.binaries); (err == nil) != tc.ok {
+				t.Errorf("%v, want ok: %t", err, tc.ok)
+			}
+		})
+	}
+}

@@ -48,16 +48,17 @@ func vary(in *installed, binaries []binary, args []string) ([]*job, error) {
 		if !slices.Contains(v.kernels, in.name) {
 			continue
 		}
+		j := &job{
+			kernel: in, name: v.name, env: []string{"SOCKHEALTH_TEST_WITHOUT=" + v.lacks}, without: v.without, append: v.append, tests: true,
+		}
 		for pkg, tests := range v.tests {
 			i := slices.IndexFunc(binaries, func(b binary) bool { return b.pkg == pkg })
 			if i < 0 {
 				return nil, fmt.Errorf("plan %q: no tests of %s", v.name, pkg)
 			}
-			jobs = append(jobs, &job{
-				kernel: in, name: pkg + ", " + v.name, binary: binaries[i], args: append(slices.Clone(args), "-test.run", tests),
-				env: []string{"SOCKHEALTH_TEST_WITHOUT=" + v.lacks}, without: v.without, append: v.append, tests: true,
-			})
+			j.runs = append(j.runs, binaries[i].with(append(slices.Clone(args), "-test.run", tests)...))
 		}
+		jobs = append(jobs, j)
 	}
 	return jobs, nil
 }

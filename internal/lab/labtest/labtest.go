@@ -54,11 +54,11 @@ func NeedIPv6(t testing.TB) {
 	}
 }
 
-// Fewer returns n, or a twentieth of it where tests are to be short (go test
+// Fewer returns n, or a fiftieth of it where tests are to be short (go test
 // -short), as they are under an emulated kernel. It is for tests of volume.
 func Fewer(n int) int {
 	if testing.Short() {
-		return max(n/20, 1)
+		return max(n/50, 1)
 	}
 	return n
 }

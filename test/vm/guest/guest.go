@@ -9,14 +9,19 @@ const SpecPath = "/vm/spec.json"
 
 // Spec is one run.
 type Spec struct {
-	Args []string // the program's path and its arguments
-	Env  []string // NAME=VALUE, beside PATH, HOME and TMPDIR
-	Dir  string   // the program's working directory
-	// Without names kernel modules that are taken away before the program starts.
+	Programs []Program // run one after the other, whatever becomes of the others
+	Env      []string  // NAME=VALUE, beside PATH, HOME and TMPDIR
+	// Without names kernel modules that are taken away before the first starts.
 	Without []string
-	// Output and Status are the devices for the program's output and for its exit
-	// status, a decimal number and a line feed.
+	// Output and Status are the devices for the programs' output and for the first
+	// exit status that is not 0, a decimal number and a line feed.
 	Output, Status string
+}
+
+// Program is one program of a run.
+type Program struct {
+	Args []string // its path and its arguments
+	Dir  string   // its working directory
 }
 
 // Booted is in the kernel log once the machine is ready to run the program.

@@ -28,7 +28,7 @@ func main() {
 	spec, err := prepare()
 	if err == nil {
 		logf("booted")
-		code, err = run(spec)
+		code, err = runAll(spec)
 	}
 	if err != nil {
 		logf("%v", err)
@@ -97,24 +97,36 @@ func takeAway(module string) error {
 	return nil
 }
 
-// run runs the program and returns its exit status; 128 and the signal's number
-// where one killed it.
-func run(spec *guest.Spec) (int, error) {
+// runAll runs the programs and returns the first exit status that is not 0.
+func runAll(spec *guest.Spec) (first int, errs error) {
 	out, err := openPort(spec.Output)
 	if err != nil {
 		return guest.StatusFailed, err
 	}
 	defer out.Close()
-	cmd := exec.Command(spec.Args[0], spec.Args[1:]...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, spec.Dir
-	cmd.Env = append(os.Environ(), spec.Env...)
+	for i := range spec.Programs {
+		code, err := run(&spec.Programs[i], spec.Env, out)
+		if first == 0 {
+			first = code
+		}
+		errs = errors.Join(errs, err)
+	}
+	drain(out)
+	return first, errs
+}
+
+// run runs one program and returns its exit status; 128 and the signal's number
+// where one killed it.
+func run(p *guest.Program, env []string, out *os.File) (int, error) {
+	cmd := exec.Command(p.Args[0], p.Args[1:]...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.Dir
+	cmd.Env = append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {
 		return guest.StatusNoStart, err
 	}
 	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return guest.StatusFailed, err
 	}
-	drain(out)
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
 		return 128 + int(ws.Signal()), nil
