@@ -90,6 +90,7 @@ static __always_inline void look_fill(const struct tcp_sock *tp, struct sh_look 
 	out->cookie = sk->__sk_common.skc_cookie.counter;
 	out->bytes_received = tp->bytes_received;
 	out->bytes_acked = tp->bytes_acked;
+	out->cgroup = sock_cgroup(sk);
 	sock_addrs(sk, out->local, out->remote);
 	out->local_port = sk->__sk_common.skc_num;
 	out->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);

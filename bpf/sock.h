@@ -81,6 +81,17 @@ static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 
 	copy_v6(remote, &skc->skc_v6_daddr);
 }
 
+/*
+ * The id of the cgroup that the socket belongs to: the inode number of its
+ * directory, also where that is gone by now. 0: this kernel does not tell.
+ */
+static __always_inline __u64 sock_cgroup(const struct sock *sk)
+{
+	if (!bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
+		return 0;
+	return sk->sk_cgrp_data.cgroup->kn->id;
+}
+
 /* What is set on the socket now; 0 where the kernel's default applies. */
 static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_options *out)
 {

@@ -16,7 +16,7 @@
 #define SH_RECORD_VERSION 1
 /* Goes up when a rule or an event changes its meaning and not its size: what of
  * them is pinned is not used by another build then. */
-#define SH_LAYOUT 1
+#define SH_LAYOUT 2
 
 enum sh_direction {
 	SH_OUTBOUND = 1,
@@ -168,7 +168,8 @@ struct sh_event {
 	__u64 cookie;
 	__u64 bytes_received;
 	__u64 bytes_acked;
-	__u32 netns; /* inode */
+	__u64 cgroup; /* id, 0: not known */
+	__u32 netns;  /* inode */
 	__u32 policy;
 	__u8 local[16];
 	__u8 remote[16];
@@ -212,6 +213,7 @@ struct sh_look {
 	__u64 cookie;
 	__u64 bytes_received;
 	__u64 bytes_acked;
+	__u64 cgroup; /* id, 0: not known */
 	__u8 local[16];
 	__u8 remote[16];
 	__u16 local_port;

@@ -45,6 +45,7 @@ static __always_inline void emit(const struct tcp_sock *tp, const struct sh_reco
 	e->cookie = sk->__sk_common.skc_cookie.counter;
 	e->bytes_received = tp->bytes_received - sock_fin_received(sk);
 	e->bytes_acked = payload_acked(tp, rec, old);
+	e->cgroup = sock_cgroup(sk);
 	e->netns = sk->__sk_common.skc_net.net->ns.inum;
 	e->policy = rec->policy;
 	sock_addrs(sk, e->local, e->remote);

@@ -99,6 +99,19 @@ typedef struct {
 
 struct socket;
 
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+/* Before Linux 5.15 it shares its word with a class of net_cls. */
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	socket_lock_t sk_lock;
@@ -113,6 +126,7 @@ struct sock {
 	struct dst_entry *sk_dst_cache;
 	struct socket *sk_socket;
 	void *sk_user_data;
+	struct sock_cgroup_data sk_cgrp_data;
 	__u8 sk_gso_disabled : 1, sk_kern_sock : 1;
 };
 

@@ -152,6 +152,10 @@ type Snapshot struct {
 	State State
 	// UID owns the socket, in the initial user namespace.
 	UID uint32
+	// Cgroup is the id of the cgroup v2 that the socket belongs to, which is the
+	// one that its process was in when it made the socket (kernel-facts S10): the
+	// inode number of its directory. 0: this kernel does not tell (before 5.15).
+	Cgroup uint64
 
 	BytesReceived uint64 // in-order payload since the handshake; a FIN adds one
 	BytesAcked    uint64 // what the peer has acknowledged; a SYN of ours and a FIN add one each

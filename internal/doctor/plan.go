@@ -72,6 +72,11 @@ func socketPlans() []plan {
 			remedy: "see the message",
 		},
 		{
+			name: kernel.SocketCgroup.String(), try: socketCgroup,
+			lost:   kernel.SocketCgroup.Without(),
+			remedy: runLinux(kernel.SocketCgroup),
+		},
+		{
 			name: kernel.Scan.String(), try: scan,
 			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
 			remedy: runLinux(kernel.Scan),

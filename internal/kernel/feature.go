@@ -27,6 +27,9 @@ const (
 	// AdoptEvents is the callback flags of sockops among what bpf_setsockopt
 	// can set: those connections are told of like the others.
 	AdoptEvents
+	// SocketCgroup is a pointer to the cgroup in every socket (commit
+	// 8520e224f547); before, it shares its word with a class of net_cls.
+	SocketCgroup
 )
 
 // features is what is known of each.
@@ -41,6 +44,7 @@ var features = [...]struct {
 	BPFDestroy:    {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
 	Adopt:         {"adopt", Release{5, 15}, "connections that are older than the agent, or were opened outside its cgroup, are not bounded"},
 	AdoptEvents:   {"adopt_events", Release{6, 12}, "the close of an adopted connection is told by a tracepoint, and its stalls are not told"},
+	SocketCgroup:  {"socket_cgroup", Release{5, 15}, "events, the log and the list of sockets name no containers and pods"},
 	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},
 }
 

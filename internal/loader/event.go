@@ -58,6 +58,7 @@ type Event struct {
 	Cause         Cause         // CauseNormal in a stall
 	Errno         unix.Errno    // what the application sees, 0: none
 	Policy        uint32        // id; see InForce
+	Cgroup        uint64        // id of the cgroup that the socket belongs to, 0: not known
 	Direction     conn.Direction
 	BytesReceived uint64 // payload, without a FIN's byte
 	BytesAcked    uint64
@@ -123,7 +124,7 @@ func decodeEvent(b []byte) (Event, error) {
 		},
 		Stall: kind == sockopsShEventTypeSH_EVENT_STALL,
 		Time:  time.Duration(e.TimeNs), Cause: Cause(e.Cause), Errno: unix.Errno(e.Err),
-		Policy: e.Policy, Direction: conn.Direction(e.Direction),
+		Policy: e.Policy, Cgroup: e.Cgroup, Direction: conn.Direction(e.Direction),
 		BytesReceived: e.BytesReceived, BytesAcked: e.BytesAcked,
 		Retransmits: e.Retransmits, ProbesOut: e.ProbesOut,
 	}, nil

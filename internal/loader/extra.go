@@ -72,7 +72,7 @@ func loadExtra[T any](p *Programs, f kernel.Feature, load func() (*ebpf.Collecti
 // LoadAll loads what is otherwise loaded at its first use, so that nobody waits for
 // it then, and gives up the types. Nothing else may use the programs meanwhile.
 func (p *Programs) LoadAll() {
-	for _, f := range append(Features(), kernel.Adopt) {
+	for _, f := range append(Features(), kernel.Adopt, kernel.SocketCgroup) {
 		_ = p.Lacks(f) // it says so again to whoever needs it
 	}
 	_, _ = p.holders.get(p.loadHolderWalks)
@@ -97,6 +97,13 @@ func (p *Programs) Lacks(f kernel.Feature) (err error) {
 		_, err = p.provoker()
 	case kernel.BPFDestroy:
 		_, err = p.destroyer()
+	case kernel.SocketCgroup:
+		p.cgroups.Do(func() {
+			if why := p.types.socketCgroup(); why != nil {
+				p.noGroup = lacking(f, why)
+			}
+		})
+		err = p.noGroup
 	case kernel.Adopt:
 		_, err = p.adopter()
 	case kernel.AdoptEvents:

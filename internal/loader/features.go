@@ -3,7 +3,11 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 )
@@ -11,6 +15,22 @@ import (
 // Features lists those that the programs have where the kernel gives them.
 func Features() []kernel.Feature {
 	return []kernel.Feature{kernel.Hold, kernel.Scan, kernel.Provoke, kernel.BPFDestroy}
+}
+
+// socketCgroup returns why programs cannot tell which cgroup a socket belongs to.
+func (t *Types) socketCgroup() error {
+	spec, err := t.cache.Kernel()
+	if err != nil {
+		return fmt.Errorf("read the kernel's types: %w", err)
+	}
+	var data *btf.Struct
+	if err := spec.TypeByName("sock_cgroup_data", &data); err != nil {
+		return fmt.Errorf("read the kernel's types: %w", err)
+	}
+	if !slices.ContainsFunc(data.Members, func(m btf.Member) bool { return m.Name == "cgroup" }) {
+		return errors.New("struct sock_cgroup_data holds no pointer to a cgroup")
+	}
+	return nil
 }
 
 // Attached returns the names of the programs that the kernel has attached to

@@ -22,6 +22,8 @@ type Programs struct {
 	sockops sockopsObjects
 	lookup  lookupObjects
 	noHold  error // why kernel.Hold is not there
+	cgroups sync.Once
+	noGroup error // why kernel.SocketCgroup is not there, after cgroups
 	iter    extra[*iterObjects]
 	provoke extra[*provokeObjects]
 	destroy extra[*destroyObjects]

@@ -90,7 +90,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 			Netns: l.Netns, Family: l.Family, Ifindex: l.BoundDev, Cookie: l.Cookie,
 			Local: addrPort(l.Local, l.LocalPort), Remote: addrPort(l.Remote, l.RemotePort),
 		},
-		Taken: time.Duration(l.TakenNs), State: conn.State(l.State), UID: l.Uid,
+		Taken: time.Duration(l.TakenNs), State: conn.State(l.State), UID: l.Uid, Cgroup: l.Cgroup,
 		BytesReceived: l.BytesReceived, BytesAcked: l.BytesAcked,
 		SndUna: l.SndUna, SndNxt: l.SndNxt, WriteSeq: l.WriteSeq,
 		RcvNxt: l.RcvNxt, CopiedSeq: l.CopiedSeq,

@@ -19,6 +19,7 @@ type lookupShLook struct {
 	Cookie        uint64
 	BytesReceived uint64
 	BytesAcked    uint64
+	Cgroup        uint64
 	Local         [16]uint8
 	Remote        [16]uint8
 	LocalPort     uint16

@@ -47,6 +47,7 @@ type sockopsShEvent struct {
 	Cookie        uint64
 	BytesReceived uint64
 	BytesAcked    uint64
+	Cgroup        uint64
 	Netns         uint32
 	Policy        uint32
 	Local         [16]uint8
