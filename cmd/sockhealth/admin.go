@@ -139,7 +139,7 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 	defer release()
 	var out []api.Socket
 	err = a.agent.List(spaces, func(s *conn.Snapshot, peer *policy.Peer) error {
-		out = append(out, socket(s, peer))
+		out = append(out, a.socket(s, peer))
 		return ctx.Err()
 	})
 	return out, err
@@ -147,12 +147,12 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 
 // socket puts a look into the words of the API; peer is nil where no policy is
 // in force.
-func socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
+func (a *admin) socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
 	name, probe := "", policy.Probe{}
 	if peer != nil {
 		name, probe = peer.Name, peer.Probe
 	}
-	out := api.NewSocket(s, name)
+	out := api.NewSocket(s, name, a.containerOf(s.Cgroup))
 	if s.HasRecord {
 		out.AgeMS = (s.Taken - s.Record.Opened).Milliseconds()
 	}

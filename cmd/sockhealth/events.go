@@ -119,6 +119,12 @@ func eventLine(e *api.Event) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "%s  #%d  %-7s  %s", e.Time.Local().Format(eventTime), e.Seq, e.Kind, what(e))
 	fmt.Fprintf(b, "  %s  %s -> %s  cookie %d netns %d", dash(e.Policy), dash(e.Local), dash(e.Peer), e.Cookie, e.Netns)
+	if e.ContainerID != "" {
+		fmt.Fprintf(b, " container %s", shortID(e.ContainerID))
+	}
+	if e.PodUID != "" {
+		fmt.Fprintf(b, " pod %s", e.PodUID)
+	}
 	switch {
 	case e.Verdict != nil:
 		verdictDetail(b, e.Verdict)

@@ -35,6 +35,15 @@ func (s *service) startNamespaces() (err error) {
 	return nil
 }
 
+// seen is told of the namespace of each report and event: one that is younger than
+// the last look is found at once. Nil with --netns.
+func (s *service) seen() func(inode uint32) {
+	if s.registry == nil {
+		return nil
+	}
+	return s.registry.Unknown
+}
+
 // fixed are namespaces that neither come nor go.
 type fixed []*netns.NS
 
@@ -58,6 +67,7 @@ func (s *service) startAdopter() error {
 		cancel := s.registry.Subscribe(func(_ *netns.NS, here bool) {
 			if here {
 				a.Wake()
+				s.containersCame()
 			}
 		})
 		s.onStop(func() error {

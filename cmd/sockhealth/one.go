@@ -41,7 +41,7 @@ func (a *admin) explain(s *conn.Snapshot) api.Explanation {
 	if unmanaged != "" {
 		peer = nil
 	}
-	x.Socket = socket(s, peer)
+	x.Socket = a.socket(s, peer)
 	if rule != nil {
 		r := api.NewRule(rule, a.programs.InForce().Policy.File, s.Remote.Addr())
 		figures := rule.Figures()

@@ -97,12 +97,7 @@ func (s *service) startBeat() error {
 	if s.pins == nil {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s.onStop(func() error {
-		cancel()
-		return nil
-	})
-	s.serve(func() error {
+	s.follow(func(ctx context.Context) error {
 		tick := time.NewTicker(beat)
 		defer tick.Stop()
 		for {

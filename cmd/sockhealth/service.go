@@ -20,6 +20,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container/census"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/metrics"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -47,6 +48,7 @@ type service struct {
 	cgroup     string
 	namespaces []*netns.NS // of --netns; none means all
 	spaces     adopt.Namespaces
+	census     *census.Census     // nil where the hierarchy of cgroups is out of sight
 	registry   *registry.Registry // nil with --netns
 	adopter    atomic.Pointer[adopt.Adopter]
 	agent      *agent.Agent
@@ -78,7 +80,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 		return nil, err
 	}
 	for _, step := range []func() error{
-		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startAgent,
+		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
 		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter,
 	} {
 		if err := step(); err != nil {
@@ -91,13 +93,14 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 // onStop says how to stop what was just started.
 func (s *service) onStop(fn func() error) { s.undo = append(s.undo, fn) }
 
-// stop stops what was started, in reverse order.
+// stop stops what was started, in reverse order. Each waits for its own.
 func (s *service) stop() error {
 	var errs []error
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		errs = append(errs, s.undo[i]())
 	}
 	s.undo = nil
+	s.work.Wait()
 	return errors.Join(errs...)
 }
 
@@ -165,12 +168,7 @@ func (s *service) putInForce(p *policy.Policy) error {
 
 // startReload follows the policy file.
 func (s *service) startReload() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.onStop(func() error {
-		cancel()
-		return nil
-	})
-	s.serve(func() error { return s.watch.Run(ctx) })
+	s.follow(s.watch.Run)
 	return nil
 }
 
@@ -182,13 +180,15 @@ func (s *service) startAgent() error {
 		return nil
 	})
 	s.agent = agent.New(agent.Config{
-		Kernel:  s.programs,
-		Sockets: sockets.New(s.programs),
-		Prober:  prober.New(),
-		Apps:    apps,
-		Log:     s.log,
-		Netns:   s.inodes(),
-		Now:     conn.Now,
+		Kernel:     s.programs,
+		Sockets:    sockets.New(s.programs),
+		Prober:     prober.New(),
+		Apps:       apps,
+		Log:        s.log,
+		Containers: s.containers(),
+		Seen:       s.seen(),
+		Netns:      s.inodes(),
+		Now:        conn.Now,
 	})
 	s.onStop(func() error {
 		s.agent.Close()
@@ -198,12 +198,16 @@ func (s *service) startAgent() error {
 	if err != nil {
 		return err
 	}
+	followed := make(chan struct{})
 	s.onStop(func() error {
 		err := events.Close()
-		s.work.Wait() // every server has been shut down by now
+		<-followed
 		return err
 	})
-	s.serve(func() error { return s.agent.Follow(events) })
+	s.serve(func() error {
+		defer close(followed)
+		return s.agent.Follow(events)
+	})
 	return nil
 }
 

@@ -16,8 +16,11 @@ func explanationRows(x *api.Explanation) [][]string {
 	rows := [][]string{
 		{"connection", fmt.Sprintf("%s -> %s, direction %s, %s", s.Local, s.Peer, s.Direction, d.Family)},
 		{"socket", fmt.Sprintf("cookie %d, netns %d, user %d", s.Cookie, s.Netns, s.UID)},
-		{"policy", inForce(x)},
 	}
+	if s.ContainerID != "" || s.PodUID != "" {
+		rows = append(rows, []string{"container", dash(s.ContainerID) + ", pod " + dash(s.PodUID)})
+	}
+	rows = append(rows, []string{"policy", inForce(x)})
 	if x.Rule != nil {
 		rows = append(rows, []string{"rule", ruleText(x.Rule)})
 	}

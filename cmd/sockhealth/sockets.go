@@ -21,7 +21,8 @@ covers. It needs root.
 
 IDLE-BOUND says how long after its peer's death an idle connection ends by the
 options that it has now; IN-FLIGHT-BOUND (wide) says so for one that has sent
-data. Connections without a policy are not listed.`,
+data. CONTAINER and POD (wide) say where it lives, by its cgroup; a container's id
+is shortened, with -o json it is whole. Connections without a policy are not listed.`,
 		Example: `  sudo sockhealth sockets
   sudo sockhealth sockets -o wide
   sudo sockhealth sockets -o json | jq '.sockets[] | select(.in_flight)'
@@ -55,7 +56,7 @@ func socketRows(list []api.Socket, all bool) [][]string {
 	head := []string{"NETNS", "LOCAL", "PEER", "POLICY", "DIR", "STATE", "IDLE-BOUND", "LAST-PACKET"}
 	if all {
 		head = append(head, "IN-FLIGHT-BOUND", "COOKIE", "UID", "AGE", "LAST-DATA", "RECEIVED", "ACKED", "UNREAD",
-			"IN-FLIGHT", "RETRANS", "PROBES", "EFFECTIVE", "POLICED", "APP")
+			"IN-FLIGHT", "RETRANS", "PROBES", "EFFECTIVE", "POLICED", "APP", "CONTAINER", "POD")
 	}
 	rows := [][]string{head}
 	for i := range list {
@@ -70,12 +71,20 @@ func socketRows(list []api.Socket, all bool) [][]string {
 				ms(s.AgeMS), ms(s.LastDataMS), strconv.FormatUint(s.BytesReceived, 10),
 				strconv.FormatUint(s.BytesAcked, 10), strconv.FormatUint(uint64(s.Unread), 10), yesNo(s.InFlight),
 				strconv.Itoa(int(s.Retransmits)), strconv.Itoa(int(s.ProbesOut)),
-				options(s.Options), options(s.Policed), options(s.App),
+				options(s.Options), options(s.Policed), options(s.App), dash(shortID(s.ContainerID)), dash(s.PodUID),
 			)
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// shortID writes a container's id as runtimes list it, and names as they are.
+func shortID(id string) string {
+	if len(id) == 64 {
+		return id[:12]
+	}
+	return id
 }
 
 // options writes the five options in one word: keepalive idle/interval/count,

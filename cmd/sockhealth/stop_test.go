@@ -59,3 +59,17 @@ func TestNamespaceTwice(t *testing.T) {
 		t.Errorf("%d sockets, want 1", len(list.Sockets))
 	}
 }
+
+// Whatever the agent follows ends with it, also in all network namespaces.
+func TestStopEverywhere(t *testing.T) {
+	a := newRunAgent(t)
+	a.write(t, "version: 1\npeers: [{name: nobody, cidrs: [192.0.2.1/32], existing: ignore}]\n")
+	a.more = []string{"--netns", "all"}
+	a.start(t)
+	if s := a.status(t); len(s.Netns) != 1 || s.Netns[0] != "all" {
+		t.Errorf("status: %+v", s)
+	}
+	if code := a.terminate(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
@@ -72,13 +73,24 @@ type Apps interface {
 	Ask(ctx context.Context, ns *netns.NS, peer netip.AddrPort, p *policy.AppProbe) prober.AppOutcome
 }
 
-// Config is what New needs. Every field but Netns is required.
+// Containers knows the node's containers by the ids of their cgroups
+// (census.Census). The zero value names none.
+type Containers interface {
+	Of(cgroup uint64) container.ID
+}
+
+// Config is what New needs. Every field but Containers, Seen and Netns is required.
 type Config struct {
 	Kernel  Kernel
 	Sockets Sockets
 	Prober  Prober
 	Apps    Apps
 	Log     *slog.Logger
+	// Containers tells which container a cgroup is; nil: nobody knows.
+	Containers Containers
+	// Seen hears of every network namespace that a report or an event comes from;
+	// nil: nobody asks. It must not block.
+	Seen func(inode uint32)
 	// Netns are the inodes of the namespaces to act in; nil means all.
 	Netns map[uint32]bool
 	// Now is CLOCK_MONOTONIC (conn.Now).
@@ -161,6 +173,21 @@ func (a *Agent) start(fn func()) bool {
 	}
 	a.work.Go(fn)
 	return true
+}
+
+// container names the container that a cgroup is, where it is one.
+func (a *Agent) container(cgroup uint64) container.ID {
+	if a.Containers == nil || cgroup == 0 {
+		return container.ID{}
+	}
+	return a.Containers.Of(cgroup)
+}
+
+// seen tells of a namespace where something happened.
+func (a *Agent) seen(inode uint32) {
+	if a.Seen != nil {
+		a.Seen(inode)
+	}
 }
 
 // covers reports whether the agent acts in a namespace.

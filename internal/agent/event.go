@@ -29,6 +29,7 @@ func (a *Agent) Follow(events Events) error {
 		case err != nil:
 			return err
 		}
+		a.seen(e.Netns)
 		if !e.Stall {
 			a.ended(&e)
 		}

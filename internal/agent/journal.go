@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container"
 	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
@@ -28,6 +29,8 @@ type Entry struct {
 	Kind   EntryKind
 	Policy string
 	ID     conn.ID
+	// Container is where the socket lives, as far as it is known.
+	Container container.ID
 	// Result, Reporter, UID and PID belong to a verdict; UID and PID are 0
 	// where no caller asked.
 	Result   *Result

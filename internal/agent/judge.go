@@ -48,6 +48,7 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 	if !a.covers(r.Caller.NS) {
 		return nil, fmt.Errorf("judge report: %w", ErrForbidden)
 	}
+	a.seen(r.Caller.NS.Inode())
 	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
 	if !r.Local.IsValid() && r.Cookie == 0 {
 		return a.judgePeer(ctx, c, r.Peer)
@@ -235,7 +236,7 @@ func (a *Agent) weigh(w *weighing) (Result, error) {
 
 // conclude acts on a verdict and leaves the record of it.
 func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
-	r := Result{ID: w.in.Before.Snapshot.ID, Action: ActionNone}
+	r := Result{ID: w.in.Before.Snapshot.ID, Cgroup: w.in.Before.Snapshot.Cgroup, Action: ActionNone}
 	if w.peer != nil {
 		r.Policy = w.peer.Name
 	}

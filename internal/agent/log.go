@@ -21,10 +21,11 @@ func (a *Agent) record(c *call, r *Result) {
 	case r.Verdict == verdict.Unmanaged || r.Reason == verdict.ReasonNotFound || r.Reason == verdict.ReasonBusy:
 		level = slog.LevelDebug // anybody can ask for any number of these
 	}
+	where := a.container(r.Cgroup)
 	if level > slog.LevelDebug {
 		kept := *r
 		a.journal.add(Entry{
-			Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID,
+			Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID, Container: where,
 			Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
 		})
 	}
@@ -41,6 +42,8 @@ func (a *Agent) record(c *call, r *Result) {
 		slog.String("peer", r.ID.Remote.String()),
 		slog.Uint64("cookie", r.ID.Cookie),
 		slog.Uint64("netns", uint64(r.ID.Netns)),
+		slog.String("container_id", where.Container),
+		slog.String("pod_uid", where.Pod),
 		slog.String("state", state),
 		slog.Bool("payload_since_call", e.PayloadSinceCall),
 		slog.Uint64("bytes_received", e.BytesReceived),
@@ -69,7 +72,8 @@ func (a *Agent) logEnd(e *loader.Event, policy string) {
 	if e.Stall {
 		kind = EntryStall
 	}
-	a.journal.add(Entry{Time: time.Now(), Kind: kind, Policy: policy, ID: e.ID, Event: e})
+	where := a.container(e.Cgroup)
+	a.journal.add(Entry{Time: time.Now(), Kind: kind, Policy: policy, ID: e.ID, Container: where, Event: e})
 	level := slog.LevelInfo
 	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed {
 		level = slog.LevelDebug // the peer's or our own doing, or no end at all
@@ -90,6 +94,8 @@ func (a *Agent) logEnd(e *loader.Event, policy string) {
 		slog.String("peer", e.Remote.String()),
 		slog.Uint64("cookie", e.Cookie),
 		slog.Uint64("netns", uint64(e.Netns)),
+		slog.String("container_id", where.Container),
+		slog.String("pod_uid", where.Pod),
 		slog.String("direction", e.Direction.String()),
 		slog.Uint64("bytes_received", e.BytesReceived),
 		slog.Uint64("bytes_acked", e.BytesAcked),

@@ -80,5 +80,7 @@ type Result struct {
 	Reason   string
 	Action   Action
 	Evidence verdict.Evidence
+	// Cgroup is the socket's, 0 where there is none or the kernel does not tell.
+	Cgroup   uint64
 	Duration time.Duration
 }

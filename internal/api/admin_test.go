@@ -19,6 +19,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
@@ -232,13 +233,14 @@ func TestNewSocket(t *testing.T) {
 	}
 	want := Socket{
 		Local: "[fd91::1]:1", Peer: "[fd91::2]:2", Cookie: 71, Netns: 4026531840, UID: 1000,
+		ContainerID: "c0ffee", PodUID: "a-pod",
 		Policy: "buffer", Direction: "inbound", State: "close_wait",
 		BytesReceived: 100, BytesAcked: 7, Unread: 10, InFlight: true, // the FIN is no payload
 		LastDataMS: 1500, LastPacketMS: 20, Retransmits: 2, ProbesOut: 3,
 		Options: SocketOptions{KeepAlive: true, IdleS: 5, IntervalS: 2, Count: 5, UserTimeoutMS: 15000},
 		Policed: SocketOptions{UserTimeoutMS: 16000}, App: SocketOptions{IdleS: 7},
 	}
-	if d := cmp.Diff(want, NewSocket(&snap, "buffer")); d != "" {
+	if d := cmp.Diff(want, NewSocket(&snap, "buffer", container.ID{Container: "c0ffee", Pod: "a-pod"})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }

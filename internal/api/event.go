@@ -23,6 +23,10 @@ type Event struct {
 	Peer   string `json:"peer"`
 	Cookie uint64 `json:"cookie"`
 	Policy string `json:"policy,omitempty"`
+	// ContainerID and PodUID say in which container and pod the socket lives, ""
+	// where it lives in none or that is not known.
+	ContainerID string `json:"container_id,omitempty"`
+	PodUID      string `json:"pod_uid,omitempty"`
 	// Lost counts the events, of whatever kind, that this stream lost before
 	// this one because it was read too slowly or asked for too late.
 	Lost uint64 `json:"lost,omitempty"`
@@ -62,7 +66,7 @@ func newEvent(e *agent.Entry, lost uint64) Event {
 	out := Event{
 		Schema: Schema, Seq: e.Seq, Time: e.Time, Kind: string(e.Kind),
 		Netns: e.ID.Netns, Local: addrText(e.ID.Local), Peer: addrText(e.ID.Remote), Cookie: e.ID.Cookie,
-		Policy: e.Policy, Lost: lost,
+		Policy: e.Policy, ContainerID: e.Container.Container, PodUID: e.Container.Pod, Lost: lost,
 	}
 	if e.Result != nil {
 		r := result(e.Result)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container"
 )
 
 // Schema is the version of the admin socket's JSON.
@@ -102,6 +103,10 @@ type Socket struct {
 	Cookie uint64 `json:"cookie"`
 	Netns  uint32 `json:"netns"`
 	UID    uint32 `json:"uid"`
+	// ContainerID and PodUID say in which container and pod it lives, "" where it
+	// lives in none or that is not known.
+	ContainerID string `json:"container_id,omitempty"`
+	PodUID      string `json:"pod_uid,omitempty"`
 	// Policy is "" where none is in force.
 	Policy        string `json:"policy,omitempty"`
 	Direction     string `json:"direction"`
@@ -138,10 +143,11 @@ type SocketOptions struct {
 }
 
 // NewSocket puts a snapshot into the words of the API. policy is the name of
-// the policy in force on it, "" for none.
-func NewSocket(s *conn.Snapshot, policy string) Socket {
+// the policy in force on it, "" for none; where is the container it lives in.
+func NewSocket(s *conn.Snapshot, policy string, where container.ID) Socket {
 	return Socket{
 		Local: addrText(s.Local), Peer: addrText(s.Remote), Cookie: s.Cookie, Netns: s.Netns, UID: s.UID,
+		ContainerID: where.Container, PodUID: where.Pod,
 		Policy:        policy,
 		Direction:     s.Record.Direction.String(),
 		State:         stateText(s.State),
