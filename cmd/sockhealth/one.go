@@ -53,6 +53,7 @@ func (a *admin) explain(s *conn.Snapshot) api.Explanation {
 
 // one calls fn with a look at the one socket that is all that the ID says.
 func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error {
+	a.meet(id.Netns)
 	spaces, release, err := a.covered()
 	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
 		return err
@@ -80,6 +81,18 @@ func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error 
 	}
 	return fmt.Errorf("%w, among them %s and %s [name the peer, the cookie or the namespace]",
 		api.ErrAmbiguous, found[0].ID, found[1].ID)
+}
+
+// meet looks for a namespace that is younger than the last look. 0 is none.
+func (a *admin) meet(inode uint32) {
+	if inode == 0 || a.registry == nil {
+		return
+	}
+	if ns, ok := a.registry.ByInode(inode); ok {
+		_ = ns.Close()
+		return
+	}
+	_ = a.registry.Refresh() // its Status has the error
 }
 
 // matches returns the connections of one namespace that are all that the ID says.

@@ -112,7 +112,7 @@ func newExec(cache *string) *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false) // the program's own flags are its own
 	f.StringVar(&name, "kernel", "", "the kernel to boot")
-	f.StringArrayVar(&m.env, "env", []string{"SOCKHEALTH_MUST_RUN=1"}, "NAME=VALUE for the program")
+	f.StringArrayVar(&m.env, "env", usual(), "NAME=VALUE for the program")
 	f.StringSliceVar(&m.without, "without", nil, "kernel modules to take away")
 	f.StringVar(&m.append, "append", "", "more for the kernel's command line")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end the machine")

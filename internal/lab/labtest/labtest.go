@@ -33,7 +33,7 @@ func SkipOrFail(t testing.TB, reason string) {
 }
 
 // without is the variable that names, with commas, what a machine lacks on
-// purpose: "ipv6", or checks of doctor.
+// purpose: "ipv6", "runtimes" (runc), or checks of doctor.
 const without = "SOCKHEALTH_TEST_WITHOUT"
 
 // Without reports whether the machine lacks something on purpose.

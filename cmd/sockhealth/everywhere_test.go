@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+)
+
+// What happens in a namespace that is younger than the last look at the node makes it
+// known: by a report, and by an operator's question.
+func TestYoungNamespace(t *testing.T) {
+	a := newRunAgent(t)
+	a.write(t, containerPolicy(time.Minute))
+	o := &runOptions{policy: a.path("policy.yaml"), listen: "127.0.0.1:0", cgroup: a.cgroup.Path, runDir: a.path("run"), noPin: true}
+	var s *service
+	if err := a.ns.Do(func() (err error) { // its metrics listen there
+		s, err = start(o, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	knows := func(l *lab.Lab) bool {
+		ns, ok := s.registry.ByInode(l.Client.Inode())
+		if ok {
+			_ = ns.Close()
+		}
+		return ok
+	}
+	young := func() *lab.Lab {
+		last := s.registry.Status().Ended
+		labtest.Eventually(t, 30*time.Second, func() bool { return s.registry.Status().Ended.After(last) }, "a look at the node")
+		l := labtest.New(t, lab.Options{ServerAddrs: []netip.Addr{service4.Addr()}})
+		// The agent is this process, whose own namespaces do not count: another
+		// one lives there.
+		resident := a.command(t, netip.AddrPortFrom(l.ClientAddr4, 9).String())
+		resident.Args[0] = "answerer" // see TestMain
+		if err := l.Client.Do(resident.Start); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = resident.Process.Kill()
+			_ = resident.Wait()
+		})
+		return l
+	}
+
+	t.Run("report", func(t *testing.T) {
+		l := young()
+		// Outside the cgroup: nothing of ours has seen it open.
+		client, _ := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
+		a.Client = l.Client
+		if r := a.report(t, client, "0s"); r.Verdict != "unmanaged" || r.Reason != "older" {
+			t.Errorf("got %+v", r)
+		}
+		// Much sooner than the next look is due.
+		labtest.Eventually(t, 4*time.Second, func() bool { return knows(l) }, "the namespace of the report")
+		if expected(t, []kernel.Feature{kernel.Adopt})[kernel.Adopt.String()] {
+			labtest.Eventually(t, 30*time.Second, func() bool { return labtest.Options(t, client).UserTimeout == time.Minute }, "the adoption")
+			wantResult(t, a.report(t, client, "0s"), "alive_slow", "none")
+		}
+	})
+	t.Run("explain", func(t *testing.T) {
+		l := young()
+		client, _ := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
+		id := conn.ID{
+			Netns: l.Client.Inode(), Local: labtest.Addr(client.LocalAddr()), Remote: labtest.Addr(client.RemoteAddr()),
+		}
+		x, err := api.Dial(o.runDir).Explain(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Socket.Netns != l.Client.Inode() {
+			t.Errorf("got %+v", x.Socket)
+		}
+	})
+}
