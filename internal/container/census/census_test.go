@@ -81,15 +81,19 @@ func TestOf(t *testing.T) {
 func TestGone(t *testing.T) {
 	c, g := fresh(t), labtest.Cgroup(t)
 	var ids [3]uint64
-	dir := func(n int) string { return "docker-" + docker(n).Container + ".scope" }
-	for n := range 2 {
+	dir := func(n int) string { return "only.slice/docker-" + docker(n).Container + ".scope" }
+	for n := range 2 { // each alone in its directory
 		ids[n] = mkdir(t, g, dir(n))
+		c.next = time.Time{}
+		c.walk()
+		if err := os.Remove(filepath.Join(g.Path, dir(n))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c.walk()
 	ids[2] = mkdir(t, g, dir(2))
 	asked := mkdir(t, g, dir(3))
 	want(t, c, asked, docker(3))
-	for n := range 4 {
+	for _, n := range []int{2, 3} {
 		if err := os.Remove(filepath.Join(g.Path, dir(n))); err != nil {
 			t.Fatal(err)
 		}
