@@ -54,6 +54,8 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 		flags |= SH_LOOK_BACKLOG;
 	if (BPF_CORE_READ_BITFIELD(tp, repair))
 		flags |= SH_LOOK_REPAIR;
+	if (is_kernels(&tp->inet_conn.icsk_inet.sk))
+		flags |= SH_LOOK_KERNEL;
 	return flags;
 }
 

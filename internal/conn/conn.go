@@ -141,6 +141,8 @@ type Record struct {
 	// Pending says that not all is set yet that Policed and App ask for, or not
 	// all is put back of a connection that no policy names any more (Releasing).
 	Pending, Releasing bool
+	// Provoked says that TCP_KEEPIDLE is the prober's for now, and not Effective's.
+	Provoked bool
 }
 
 // Snapshot is one look at a socket. Its fields are read without the socket's
@@ -191,6 +193,9 @@ type Snapshot struct {
 	// Orphan says that no process has the socket open any more; the kernel
 	// still delivers what was written, or gives up at the bound.
 	Orphan bool
+	// Kernel says that the kernel uses the socket itself (NFS, nvme-tcp), or has
+	// not handed it to a process yet.
+	Kernel bool
 	// Timestamps says that the connection uses TCP timestamps (RFC 7323); the
 	// next segment then carries CLOCK_MONOTONIC in milliseconds (microseconds
 	// where TimestampUsec) plus TSOffset, and echoes TSRecent.

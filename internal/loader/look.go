@@ -107,6 +107,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		Locked:        has(lookupShLookFlagsSH_LOOK_LOCKED),
 		Backlog:       has(lookupShLookFlagsSH_LOOK_BACKLOG),
 		Orphan:        has(lookupShLookFlagsSH_LOOK_ORPHAN),
+		Kernel:        has(lookupShLookFlagsSH_LOOK_KERNEL),
 		Timestamps:    has(lookupShLookFlagsSH_LOOK_TSTAMP),
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,
@@ -131,6 +132,7 @@ func record(r lookupShRecord) conn.Record {
 		Ambiguous: has(lookupShRecordFlagsSH_AMBIGUOUS),
 		Pending:   has(lookupShRecordFlagsSH_PENDING),
 		Releasing: has(lookupShRecordFlagsSH_RELEASING),
+		Provoked:  has(lookupShRecordFlagsSH_PROVOKED),
 	}
 }
 

@@ -70,6 +70,7 @@ const (
 	lookupShLookFlagsSH_LOOK_ORPHAN      lookupShLookFlags = 128
 	lookupShLookFlagsSH_LOOK_LOCKED      lookupShLookFlags = 256
 	lookupShLookFlagsSH_LOOK_BACKLOG     lookupShLookFlags = 512
+	lookupShLookFlagsSH_LOOK_KERNEL      lookupShLookFlags = 1024
 )
 
 type lookupShLookPacket struct {

@@ -85,6 +85,9 @@ func (p *Programs) assign(pol *policy.Policy) (ids []uint32, fresh []string, err
 	for _, peer := range pol.Peers {
 		named[peer.Name] = true
 	}
+	if err := p.countCanary(named); err != nil {
+		return nil, nil, err
+	}
 	for _, peer := range pol.Peers {
 		id, ok := p.ids[peer.Name]
 		if !ok {
@@ -151,7 +154,9 @@ func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err
 	if err != nil {
 		return nil, fmt.Errorf("read sockops object: %w", err)
 	}
-	trie, err := ebpf.NewMap(spec.Maps[sockopsMapShPolicy].InnerMap)
+	inner := spec.Maps[sockopsMapShPolicy].InnerMap.Copy()
+	inner.MaxEntries++ // the canary's
+	trie, err := ebpf.NewMap(inner)
 	if err != nil {
 		return nil, fmt.Errorf("make policy trie: %w", err)
 	}
@@ -173,6 +178,9 @@ func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err
 		if err := trie.Put(&key, &value); err != nil {
 			return nil, fmt.Errorf("add %s to the policy trie: %w", prefix.Prefix, err)
 		}
+	}
+	if err := addCanary(trie, pol, ids); err != nil {
+		return nil, err
 	}
 	return trie, nil
 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package coverage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+)
+
+// nobody is a policy whose peers no test has.
+const nobody = `version: 1
+peers:
+  - name: nobody
+    cidrs: [10.91.77.0/24]
+`
+
+// bounded is the programs at a cgroup of their own, in which this process is not.
+func bounded(t *testing.T, policyText string) (*loader.Programs, *lab.Cgroup) {
+	t.Helper()
+	cgroup := labtest.Cgroup(t)
+	p := loadertest.Load(t)
+	(&loadertest.Bed{Programs: p}).SetPolicy(t, policyText)
+	if err := p.Attach(cgroup.Path); err != nil {
+		t.Fatal(err)
+	}
+	return p, cgroup
+}
+
+// unlink takes the programs of one kind off a cgroup by force, as an administrator
+// with bpftool can.
+func unlink(t *testing.T, cgroup *lab.Cgroup, kind ebpf.AttachType) {
+	t.Helper()
+	there, err := link.QueryPrograms(link.QueryOptions{Target: cgroup.FD(), Attach: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(there.Programs) != 1 {
+		t.Fatalf("%d programs, want one", len(there.Programs))
+	}
+	for it := new(link.Iterator); it.Next(); {
+		info, err := it.Link.Info()
+		if err != nil || info.Program != there.Programs[0].ID || info.Type != link.CgroupType {
+			continue
+		}
+		if err := it.Link.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("found no link")
+}
+
+// A canary says that the programs fire, and which of them does no more.
+func TestCanary(t *testing.T) {
+	p, cgroup := bounded(t, nobody)
+	if err := SendCanary(t.Context(), cgroup.Path); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := p.Counters(); err != nil || c["nobody"].Open() != 0 || c["nobody"].OpenedOutbound != 0 {
+		t.Errorf("it counts for a policy: %+v, %v", c, err)
+	}
+	faults, err := p.Faults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range faults {
+		if n != 0 {
+			t.Errorf("%d faults of %s", n, loader.Fault(i))
+		}
+	}
+	for _, gone := range []struct {
+		kind ebpf.AttachType
+		want string
+	}{
+		{ebpf.AttachCGroupSetsockopt, "setsockopt did not hold the bound"},
+		{ebpf.AttachCGroupSockOps, "sockops did not bound an outbound connection"},
+	} {
+		unlink(t, cgroup, gone.kind)
+		err := SendCanary(t.Context(), cgroup.Path)
+		if !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), gone.want) {
+			t.Errorf("got %v, want %q", err, gone.want)
+		}
+	}
+}
+
+// A policy that names the canary's address has its way on every other port.
+func TestCanaryBeside(t *testing.T) {
+	p, cgroup := bounded(t, `version: 1
+peers:
+  - name: local
+    cidrs: [127.0.0.0/8]
+    direction: outbound
+`)
+	if err := SendCanary(t.Context(), cgroup.Path); err != nil {
+		t.Error(err)
+	}
+	ns := labtest.Netns(t)
+	labtest.Enter(t, cgroup)
+	addr := labtest.Dialer{NS: ns}
+	client, _ := labtest.PairTo(t, addr, ns, canaryService(0))
+	if o := labtest.Options(t, client); o.UserTimeout != p.InForce().Policy.Peers[0].Options.UserTimeout {
+		t.Errorf("the policy's connection has %+v", o)
+	}
+}
+
+// A cgroup that gives controllers on takes no process: the canary gets one below,
+// which does not stay.
+func TestCanaryBelow(t *testing.T) {
+	_, cgroup := bounded(t, nobody)
+	if err := os.WriteFile(filepath.Join(cgroup.Path, "cgroup.subtree_control"), []byte("+pids"), 0o644); err != nil {
+		t.Skipf("no controller to give on: %v", err)
+	}
+	if err := SendCanary(t.Context(), cgroup.Path); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(cgroup.Path, canaryCgroup)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its cgroup is left: %v", err)
+	}
+}
+
+// Without a cgroup, and when it is called off, there is no canary, which is not
+// to say that the programs are silent.
+func TestCanaryNone(t *testing.T) {
+	labtest.NoLeak(t)
+	_, cgroup := bounded(t, nobody)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range []error{
+		SendCanary(t.Context(), filepath.Join(cgroup.Path, "none")), SendCanary(ctx, cgroup.Path),
+	} {
+		if err == nil || errors.Is(err, ErrSilent) {
+			t.Errorf("got %v", err)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package coverage
+
+import (
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+// Found is a connection that a policy names.
+type Found struct {
+	conn.ID
+	State conn.State
+	// UID owns the socket, in the initial user namespace; of one that could not
+	// be looked at, in this process's.
+	UID       uint32
+	Policy    string // name of the entry
+	Direction conn.Direction
+	// Uncertain says that Direction, and with it Policy, is a guess.
+	Uncertain bool
+	// Reason is why it is not bounded as the policy wants, "" where it is.
+	Reason Reason
+	// Options are set on it now.
+	Options conn.Options
+}
+
+// names reports whether the policy could name a connection, whoever opened it.
+func names(p *policy.Policy, id *conn.ID) bool {
+	_, out := p.Match(id.Remote, id.Local.Port(), conn.Outbound)
+	_, in := p.Match(id.Remote, id.Local.Port(), conn.Inbound)
+	return out || in
+}
+
+// choose returns the entry that names a connection by one of the directions: of
+// two the one whose user timeout is tighter; nil: none does.
+func choose(p *policy.Policy, id *conn.ID, directions policy.Directions) (*policy.Peer, conn.Direction) {
+	var best *policy.Peer
+	var which conn.Direction
+	for _, d := range []conn.Direction{conn.Outbound, conn.Inbound} {
+		if !directions.Has(d) {
+			continue
+		}
+		peer, ok := p.Match(id.Remote, id.Local.Port(), d)
+		if ok && (best == nil || peer.Options.UserTimeout < best.Options.UserTimeout) {
+			best, which = peer, d
+		}
+	}
+	return best, which
+}
+
+// decide says what a look amounts to; false: no policy names the connection.
+// inferred are its directions by the listeners.
+func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot) (Found, *policy.Peer, bool) {
+	directions := inferred
+	switch r := &s.Record; {
+	case !s.HasRecord:
+	case !r.Adopted, r.Direction == conn.Inbound && !r.Ambiguous:
+		// It was seen to open; or its listener has told, and may be gone since.
+		directions = policy.Directions(r.Direction)
+	}
+	peer, direction := choose(force.Policy, &s.ID, directions)
+	if peer == nil {
+		return Found{}, nil, false
+	}
+	f := Found{
+		ID: s.ID, State: s.State, UID: s.UID, Policy: peer.Name, Direction: direction,
+		Uncertain: directions == policy.Both, Options: s.Options,
+	}
+	if s.HasRecord {
+		f.Reason = recorded(force, peer, s)
+	} else {
+		f.Reason = Unrecorded(s)
+	}
+	return f, peer, true
+}
+
+// recorded says how it stands with a connection that has a record.
+func recorded(force *loader.InForce, peer *policy.Peer, s *conn.Snapshot) Reason {
+	r, set := &s.Record, s.Options
+	if r.Provoked {
+		set.Idle = r.Effective.Idle
+	}
+	if set != r.Effective {
+		return OptionsDrifted
+	}
+	of := force.Peer(r.Policy)
+	if r.Pending || r.Releasing || of == nil || of.Name != peer.Name || r.Policed != peer.Options {
+		return Pending
+	}
+	return ""
+}
