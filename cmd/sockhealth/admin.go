@@ -56,14 +56,17 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		}
 	}
 	force := a.programs.InForce().Policy
-	coverage := a.coverage()
+	adoption := a.Adoption()
+	report, canary := a.Coverage()
+	out.Coverage = checked(&report, &canary)
 	for i := range force.Peers {
 		name := force.Peers[i].Name
 		p := peerStatus(name, counters[name], &stats)
-		p.Pending, p.Unmanaged = coverage[name].Pending, coverage[name].Refused
+		p.Pending = adoption[name].Pending
+		countCoverage(&p, &report)
 		out.Peers = append(out.Peers, p)
 	}
-	out.Problems = a.problems(&out)
+	out.Problems = append(a.problems(&out), coverageProblems(&report, &canary)...)
 	return out, nil
 }
 
@@ -113,7 +116,7 @@ func (a *admin) cannotClose() error {
 func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicyStatus {
 	p := api.PolicyStatus{Name: name, Stale: make(map[string]uint64), Verdicts: make(map[string]uint64)}
 	p.Opened = c.OpenedOutbound + c.OpenedInbound
-	p.Adopted, p.Released = c.Adopted, c.Released
+	p.Adopted, p.Released, p.DriftRepaired = c.Adopted, c.Released, c.Drifted
 	for _, n := range c.Closed {
 		p.Closed += n
 	}

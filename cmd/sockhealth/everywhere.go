@@ -100,18 +100,3 @@ func (s *service) follow(fn func(context.Context) error) {
 		return fn(ctx)
 	})
 }
-
-// coverage returns what the last round of adoption met, by policy.
-func (s *service) coverage() map[string]adopt.Count {
-	out := make(map[string]adopt.Count)
-	a, force := s.adopter.Load(), s.programs.InForce()
-	if a == nil {
-		return out
-	}
-	for id, c := range a.Coverage().Policies {
-		if peer := force.Peer(id); peer != nil {
-			out[peer.Name] = c
-		}
-	}
-	return out
-}

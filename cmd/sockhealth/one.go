@@ -11,8 +11,10 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockets"
+	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
 // Explain implements api.Admin.
@@ -38,6 +40,12 @@ func (a *admin) explain(s *conn.Snapshot) api.Explanation {
 	peer, unmanaged := a.agent.PolicyOf(s)
 	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
 	rule := peer
+	if unmanaged == verdict.ReasonOlder {
+		x.Unmanaged = string(coverage.Unrecorded(s))
+		if x.Unmanaged == unmanaged && rule != nil && rule.LeaveExisting {
+			x.Unmanaged = string(coverage.Ignored)
+		}
+	}
 	if unmanaged != "" {
 		peer = nil
 	}

@@ -92,7 +92,7 @@ missing.`,
 	root.SetErr(e.stderr)
 	root.AddCommand(
 		newRun(e), newDemo(e), newReport(e), newSockets(e), newEvents(e), newStatus(e), newReload(e),
-		newDetach(e), newDoctor(e), newPolicy(e), newVersion(e),
+		newDetach(e), newDoctor(e), newPolicy(e), newVersion(e), newCanary(e),
 	)
 	root.AddCommand(newDemoProcesses()...)
 	root.SetHelpCommand(newHelp(root))

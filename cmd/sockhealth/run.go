@@ -11,10 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
 )
 
@@ -24,6 +26,8 @@ type runOptions struct {
 	noPin                                 bool
 	// netns are the paths of the namespaces to act in; none means all.
 	netns []string
+	// scanEvery is the time between two checks of the coverage.
+	scanEvery time.Duration
 }
 
 func newRun(e *env) *cobra.Command {
@@ -61,6 +65,7 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 	netns := f.String("netns", "all", "network namespaces to hear reports from and to act in: all, or `PATH,...`")
 	f.StringVar(&o.bpffs, "bpffs", loader.DefaultPins, "`DIR` on bpffs where the programs are pinned")
 	f.BoolVar(&o.noPin, "no-pin", false, "pin nothing: without the agent nothing is bounded")
+	f.DurationVar(&o.scanEvery, "scan-interval", coverage.Interval, "`TIME` between two checks of which connections are bounded")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of report.sock, admin.sock and the lock")
 	format := &choice{value: "text", of: []string{"text", asJSON}}
 	f.Var(format, "log-format", "format of the log")
@@ -71,6 +76,9 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.netns, err = netnsPaths(*netns); err != nil {
 			return err
+		}
+		if o.scanEvery <= 0 {
+			return usagef("--scan-interval %s: want a time above 0 such as 5m", o.scanEvery)
 		}
 		if _, _, err := net.SplitHostPort(o.listen); err != nil {
 			return usagef("--listen %q: want ADDR:PORT such as 127.0.0.1:9757", o.listen)

@@ -21,6 +21,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/container/census"
+	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/metrics"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -51,6 +52,7 @@ type service struct {
 	census     *census.Census     // nil where the hierarchy of cgroups is out of sight
 	registry   *registry.Registry // nil with --netns
 	adopter    atomic.Pointer[adopt.Adopter]
+	checker    atomic.Pointer[coverage.Scanner]
 	agent      *agent.Agent
 	metrics    *metrics.Metrics
 	listener   net.Listener
@@ -81,7 +83,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	}
 	for _, step := range []func() error{
 		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
-		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter,
+		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startCoverage,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -215,7 +217,7 @@ func (s *service) startAgent() error {
 func (s *service) startMetrics() (err error) {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Version: b.Version, Revision: b.Commit,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
 	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {

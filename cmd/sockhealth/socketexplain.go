@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/coverage"
 )
 
 // explanationRows writes an explanation for people.
 func explanationRows(x *api.Explanation) [][]string {
 	s, d := &x.Socket, &x.Detail
 	rows := [][]string{
-		{"connection", fmt.Sprintf("%s -> %s, direction %s, %s", s.Local, s.Peer, s.Direction, d.Family)},
+		{"connection", fmt.Sprintf("%s -> %s, direction %s, %s", s.Local, s.Peer, direction(x), d.Family)},
 		{"socket", fmt.Sprintf("cookie %d, netns %d, user %d", s.Cookie, s.Netns, s.UID)},
 	}
 	if s.ContainerID != "" || s.PodUID != "" {
@@ -33,7 +34,7 @@ func explanationRows(x *api.Explanation) [][]string {
 		rows = append(rows,
 			[]string{"", "given " + options(d.Effective) + ", by the policy " + options(s.Policed) +
 				", asked for by the application " + options(s.App)},
-			[]string{"opened", ms(s.AgeMS) + " ago"})
+			came(x))
 	}
 	rows = append(rows,
 		[]string{"idle bound", bound(s.IdleBoundMS, "after the last packet")},
@@ -51,6 +52,29 @@ func explanationRows(x *api.Explanation) [][]string {
 	return rows
 }
 
+// direction says who opened the connection, and whether that is known.
+func direction(x *api.Explanation) string {
+	switch d := &x.Detail; {
+	case d.Ambiguous:
+		return x.Socket.Direction + " (a guess, so that it is never closed)"
+	case d.Adopted:
+		return x.Socket.Direction + " (inferred from the listeners)"
+	}
+	return x.Socket.Direction
+}
+
+// came says how the connection came under its policy.
+func came(x *api.Explanation) []string {
+	when := ms(x.Socket.AgeMS) + " ago"
+	if x.Detail.Pending {
+		when += "; not all of its options are set yet"
+	}
+	if x.Detail.Adopted {
+		return []string{"adopted", when}
+	}
+	return []string{"opened", when}
+}
+
 // inForce names the policy that is in force, or says why none is.
 func inForce(x *api.Explanation) string {
 	switch x.Unmanaged {
@@ -63,6 +87,18 @@ func inForce(x *api.Explanation) string {
 			return "none: the policy that it opened under is gone; opened now it would get the rule below"
 		}
 		return "none: no policy names the peer, the connection is left as it is"
+	}
+	for reason, why := range map[coverage.Reason]string{
+		coverage.Ignored: "the programs did not see it open, and the rule below leaves such alone (existing: ignore)",
+		coverage.MPTCP:   "a subflow of Multipath TCP is not ours to touch",
+		coverage.MD5OrAO: "its segments are signed (TCP-MD5 or TCP-AO), it is not ours to touch",
+		coverage.Repair:  "it is in repair mode, not ours to touch",
+		coverage.Kernel:  "the kernel uses it itself, it is not ours to touch",
+		coverage.Orphan:  "no process has it open any more",
+	} {
+		if x.Unmanaged == string(reason) {
+			return "none: " + why
+		}
 	}
 	return "none: " + x.Unmanaged
 }

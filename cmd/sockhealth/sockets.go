@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -22,9 +23,14 @@ covers. It needs root.
 IDLE-BOUND says how long after its peer's death an idle connection ends by the
 options that it has now; IN-FLIGHT-BOUND (wide) says so for one that has sent
 data. CONTAINER and POD (wide) say where it lives, by its cgroup; a container's id
-is shortened, with -o json it is whole. Connections without a policy are not listed.`,
+is shortened, with -o json it is whole. Connections without a policy are not listed.
+
+With --unmanaged it lists, by a scan made now, the connections that the policy
+names and that are not bounded as it wants, with the reason. A question mark behind
+the direction says that it is a guess.`,
 		Example: `  sudo sockhealth sockets
   sudo sockhealth sockets -o wide
+  sudo sockhealth sockets --unmanaged
   sudo sockhealth sockets -o json | jq '.sockets[] | select(.in_flight)'
   sudo sockhealth sockets explain --cookie 71
   sudo sockhealth sockets probe 10.1.1.1:40122 10.20.1.2:7100`,
@@ -37,8 +43,12 @@ is shortened, with -o json it is whole. Connections without a policy are not lis
 	}
 	cmd.AddCommand(newSocketsExplain(e), newSocketsProbe(e))
 	runDir := cmd.Flags().String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
+	unmanaged := cmd.Flags().Bool("unmanaged", false, "list those that the policy names and that are not bounded as it wants")
 	output := addOutput(cmd, table, wide, asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *unmanaged {
+			return listUnmanaged(cmd.Context(), e, *runDir, output.value)
+		}
 		list, err := api.Dial(*runDir).Sockets(cmd.Context())
 		if err != nil {
 			return err
@@ -49,6 +59,24 @@ is shortened, with -o json it is whole. Connections without a policy are not lis
 		return writeTable(e.stdout, socketRows(list.Sockets, output.value == wide))
 	}
 	return cmd
+}
+
+// listUnmanaged prints the connections that are not bounded. Where some may be
+// missing a message says so, and the exit code is that of a check that failed.
+func listUnmanaged(ctx context.Context, e *env, runDir, output string) error {
+	list, err := api.Dial(runDir).Unmanaged(ctx)
+	if err != nil {
+		return err
+	}
+	if output == asJSON {
+		err = writeJSON(e.stdout, list)
+	} else {
+		err = writeTable(e.stdout, unmanagedRows(list.Sockets, output == wide))
+	}
+	if err == nil && list.Incomplete != "" {
+		err = fmt.Errorf("the list is not complete: %s", list.Incomplete)
+	}
+	return err
 }
 
 // socketRows makes the table of sockets.

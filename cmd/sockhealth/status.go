@@ -24,7 +24,11 @@ func newStatus(e *env) *cobra.Command {
 gives it, the totals of each policy, and what went wrong. It needs root.
 
 health is ok or degraded; what is degraded is told in the lines that begin with
-"problem". The exit code is 0 for both: the question was answered.`,
+"problem". The exit code is 0 for both: the question was answered.
+
+COVERAGE is how many of the open connections that a policy names are bounded as it
+wants, by a scan of its own every five minutes; UNMANAGED says why the others are
+not, and "sockhealth sockets --unmanaged" lists them.`,
 		Example: `  sudo sockhealth status
   sudo sockhealth status -o json | jq .health`,
 		Args: noArgs,
@@ -70,6 +74,7 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 		[]string{"faults", counts(s.Faults)},
 		[]string{"events lost", strconv.FormatUint(s.EventsDropped, 10)},
 	)
+	rows = append(rows, coverageRows(s, now)...)
 	if err := writeTable(w, rows); err != nil {
 		return err
 	}
@@ -81,13 +86,14 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 
 // peerRows makes the table of policies.
 func peerRows(peers []api.PolicyStatus) [][]string {
-	rows := [][]string{{"POLICY", "OPENED", "ADOPTED", "CLOSED", "OPEN", "PENDING", "UNMANAGED", "STALE", "VERDICTS"}}
+	rows := [][]string{{"POLICY", "OPENED", "ADOPTED", "CLOSED", "OPEN", "COVERAGE", "PENDING", "UNMANAGED", "DRIFT", "STALE", "VERDICTS"}}
 	for i := range peers {
 		p := &peers[i]
 		came, gone := p.Opened+p.Adopted, p.Closed+p.Released
 		rows = append(rows, []string{
 			p.Name, strconv.FormatUint(p.Opened, 10), strconv.FormatUint(p.Adopted, 10), strconv.FormatUint(p.Closed, 10),
-			strconv.FormatUint(came-min(came, gone), 10), counts(p.Pending), counts(p.Unmanaged), counts(p.Stale), counts(p.Verdicts),
+			strconv.FormatUint(came-min(came, gone), 10), percent(p.Bounded, p.Expected), counts(p.Pending), counts(p.Unmanaged),
+			counts(map[string]uint64{"found": p.DriftFound, "repaired": p.DriftRepaired}), counts(p.Stale), counts(p.Verdicts),
 		})
 	}
 	return rows

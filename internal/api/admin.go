@@ -14,13 +14,14 @@ import (
 
 // Paths of admin.sock, besides those of the reports.
 const (
-	statusPath  = "/v1/status"
-	socketsPath = "/v1/sockets"
-	explainPath = "/v1/sockets/explain"
-	probePath   = "/v1/sockets/probe"
-	policyPath  = "/v1/policy"
-	reloadPath  = "/v1/reload"
-	eventsPath  = "/v1/events"
+	statusPath    = "/v1/status"
+	socketsPath   = "/v1/sockets"
+	explainPath   = "/v1/sockets/explain"
+	probePath     = "/v1/sockets/probe"
+	unmanagedPath = "/v1/sockets/unmanaged"
+	policyPath    = "/v1/policy"
+	reloadPath    = "/v1/reload"
+	eventsPath    = "/v1/events"
 )
 
 // Admin answers the questions of the admin socket. Each may be asked from many
@@ -35,6 +36,9 @@ type Admin interface {
 	Status(ctx context.Context) (Status, error)
 	// Sockets returns the managed sockets of all namespaces served.
 	Sockets(ctx context.Context) ([]Socket, error)
+	// Unmanaged returns the sockets that a policy names and that are not bounded
+	// as it wants. With an error some may be missing.
+	Unmanaged(ctx context.Context) ([]UnmanagedSocket, error)
 	// Explain says all about one socket; Schema is set here.
 	Explain(ctx context.Context, id conn.ID) (Explanation, error)
 	// Probe judges one socket as if a call had just been sent on it, and
@@ -80,6 +84,8 @@ func (h *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.ask(w, r, h.status)
 	case socketsPath:
 		h.sockets(w, r)
+	case unmanagedPath:
+		h.unmanaged(w, r)
 	case policyPath:
 		h.ask(w, r, h.policy)
 	case explainPath:
@@ -95,8 +101,8 @@ func (h *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.reports.serve(w, r)
 			return
 		}
-		refuse(w, http.StatusNotFound, "no such path %s: there are GET %s, %s, %s, %s and %s, POST %s and %s, and the paths of the report socket",
-			quote(r.URL.Path), statusPath, socketsPath, explainPath, policyPath, eventsPath, probePath, reloadPath)
+		refuse(w, http.StatusNotFound, "no such path %s: there are GET %s, %s, %s, %s, %s and %s, POST %s and %s, and the paths of the report socket",
+			quote(r.URL.Path), statusPath, socketsPath, explainPath, unmanagedPath, policyPath, eventsPath, probePath, reloadPath)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 type fixed struct {
 	status  Status
 	sockets []Socket
+	not     []UnmanagedSocket
 	policy  Policy
 	explain Explanation
 	probed  agent.Result
@@ -52,9 +53,10 @@ func newAdmin(t *testing.T, a Admin) *Server {
 	return NewAdmin(a, &journal{}, unreached(t), quiet())
 }
 
-func (f *fixed) Status(context.Context) (Status, error)    { return f.status, f.err }
-func (f *fixed) Sockets(context.Context) ([]Socket, error) { return f.sockets, f.err }
-func (f *fixed) Policy(context.Context) (Policy, error)    { return f.policy, f.err }
+func (f *fixed) Status(context.Context) (Status, error)               { return f.status, f.err }
+func (f *fixed) Sockets(context.Context) ([]Socket, error)            { return f.sockets, f.err }
+func (f *fixed) Unmanaged(context.Context) ([]UnmanagedSocket, error) { return f.not, f.err }
+func (f *fixed) Policy(context.Context) (Policy, error)               { return f.policy, f.err }
 
 func adminClient(t *testing.T, a Admin) *Client {
 	return Dial(filepath.Dir(serve(t, newAdmin(t, a), AdminSocket, 0o600)))
@@ -92,6 +94,20 @@ func TestAdminRoundTrip(t *testing.T) {
 	}
 	if d := cmp.Diff(&Sockets{Schema: 1, Sockets: a.sockets}, l); d != "" {
 		t.Errorf("sockets (-want +got):\n%s", d)
+	}
+	for _, incomplete := range []string{"", "netns 7: gone"} {
+		a.not = []UnmanagedSocket{{Local: "10.1.1.1:1", Peer: "10.1.1.2:2", Cookie: 71, Policy: "buffer", Reason: "older", Uncertain: true}}
+		if incomplete != "" {
+			a.err = errors.New(incomplete)
+		}
+		u, err := c.Unmanaged(t.Context())
+		a.err = nil
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(&Unmanaged{Schema: 1, Sockets: a.not, Incomplete: incomplete}, u); d != "" {
+			t.Errorf("unmanaged (-want +got):\n%s", d)
+		}
 	}
 	p, err := c.Policy(t.Context())
 	if err != nil {
@@ -136,7 +152,7 @@ func TestAdminRefused(t *testing.T) {
 		want   string
 	}{
 		{"POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405, "POST is not allowed on /v1/status: use GET"},
-		{"GET /v1/report HTTP/1.1\r\nHost: x\r\n\r\n", 404, `no such path "/v1/report": there are GET /v1/status, /v1/sockets, /v1/sockets/explain, /v1/policy and /v1/events, POST /v1/sockets/probe and /v1/reload, and the paths of the report socket`},
+		{"GET /v1/report HTTP/1.1\r\nHost: x\r\n\r\n", 404, `no such path "/v1/report": there are GET /v1/status, /v1/sockets, /v1/sockets/explain, /v1/sockets/unmanaged, /v1/policy and /v1/events, POST /v1/sockets/probe and /v1/reload, and the paths of the report socket`},
 		{"GET /v1/reload HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET is not allowed on /v1/reload: use POST"},
 		{"POST /v1/sockets/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405, "POST is not allowed on /v1/sockets/explain: use GET"},
 		{"GET /v1/sockets/probe HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET is not allowed on /v1/sockets/probe: use POST"},

@@ -59,6 +59,16 @@ func (c *Client) Sockets(ctx context.Context) (*Sockets, error) {
 	return &s, nil
 }
 
+// Unmanaged asks for the sockets that a policy names and that are not bounded as
+// it wants.
+func (c *Client) Unmanaged(ctx context.Context) (*Unmanaged, error) {
+	var u Unmanaged
+	if err := c.get(ctx, unmanagedPath, &u); err != nil {
+		return nil, err
+	}
+	return &u, nil
+}
+
 // Policy asks for the policy in force.
 func (c *Client) Policy(ctx context.Context) (*Policy, error) {
 	var p Policy

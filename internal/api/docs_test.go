@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sockhealth/sockhealth/internal/coverage"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 	"github.com/sockhealth/sockhealth/report"
 )
@@ -45,13 +47,13 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(b)
-	for _, words := range []string{"The verdicts", "The reasons"} { // TestDocsWords
+	for _, words := range []string{"The verdicts", "The reasons", notBounded} { // TestDocsWords, TestDocsNotBounded
 		text = strings.Replace(text, section(t, text, words), "", 1)
 	}
 	code := make(map[string]bool)
 	for _, v := range []any{
 		report.Request{}, report.Response{}, report.Pending{}, report.Error{},
-		Status{}, Policy{}, Sockets{}, Explanation{}, Probed{}, Event{}, Reloaded{}, Refused{}, socketID{},
+		Status{}, Policy{}, Sockets{}, Unmanaged{}, Explanation{}, Probed{}, Event{}, Reloaded{}, Refused{}, socketID{},
 	} {
 		fields(reflect.TypeOf(v), code)
 	}
@@ -73,6 +75,32 @@ func TestDocs(t *testing.T) {
 	}
 	if rows < len(code)/2 {
 		t.Errorf("found %d fields in the tables: the pattern is wrong", rows)
+	}
+}
+
+const notBounded = "Why a connection is not bounded"
+
+// docs/api.md has every reason why a connection is not bounded, and no other; what
+// adoption refuses has the same words.
+func TestDocsNotBounded(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs, code []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| [^|]{10,} \\| [^|]{7,} \\|$").FindAllStringSubmatch(section(t, string(b), notBounded), -1) {
+		docs = append(docs, m[1])
+	}
+	for _, r := range coverage.Reasons() {
+		code = append(code, string(r))
+	}
+	if d := cmp.Diff(code, docs); d != "" {
+		t.Errorf("the code has (-), docs/api.md has (+):\n%s", d)
+	}
+	for r := loader.RefusalMPTCP; !strings.HasPrefix(r.String(), "refusal_"); r++ {
+		if !slices.Contains(code, r.String()) {
+			t.Errorf("adoption refuses %s, which is no reason here", r)
+		}
 	}
 }
 
@@ -208,7 +236,7 @@ func TestDocsLimits(t *testing.T) {
 		fmt.Sprintf("at most %d judgements of one user in one network namespace and %d in all", maxCallerIDs, maxIDs),
 		fmt.Sprintf("%d MiB are kept for one user in one network namespace and %d MiB in all", maxCallerKept>>20, maxKept>>20),
 		fmt.Sprintf("at most %d KiB", maxBody>>10),
-		"POST " + reportsPath, "GET " + judgementsPath + "ID", "GET " + statusPath, "GET " + socketsPath, "GET " + explainPath,
+		"POST " + reportsPath, "GET " + judgementsPath + "ID", "GET " + statusPath, "GET " + socketsPath, "GET " + explainPath, "GET " + unmanagedPath,
 		"POST " + probePath, "GET " + eventsPath, "GET " + policyPath, "POST " + reloadPath,
 	}
 	for _, name := range eventParameters() {

@@ -17,8 +17,8 @@ type Explanation struct {
 	Schema int    `json:"schema"` // set by the server
 	Socket Socket `json:"socket"`
 	Detail Detail `json:"detail"`
-	// Unmanaged says why no policy is in force on it: "no_policy", or "older"
-	// than the agent; "" where one is.
+	// Unmanaged says why no policy is in force on it: "no_policy", or one of the
+	// reasons of package coverage; "" where one is.
 	Unmanaged string `json:"unmanaged,omitempty"`
 	// Rule is the entry that is in force, or that would be for a connection
 	// opened now; nil: none names the peer.
@@ -53,9 +53,14 @@ type Detail struct {
 	MPTCP      bool  `json:"mptcp"`
 	MD5OrAO    bool  `json:"md5_or_ao"`
 	Repair     bool  `json:"repair"`
-	// Recorded says that the programs saw the socket open. Effective are the
-	// options they gave it.
+	// Recorded says that the programs know the socket: they saw it open, or it was
+	// Adopted when it was open already, and its direction is inferred; Ambiguous
+	// says that the inference is not certain, so that nobody closes it. Effective
+	// are the options that they gave it, Pending says that some are still to come.
 	Recorded  bool          `json:"recorded"`
+	Adopted   bool          `json:"adopted"`
+	Ambiguous bool          `json:"ambiguous"`
+	Pending   bool          `json:"pending"`
 	Effective SocketOptions `json:"effective"`
 }
 
@@ -66,7 +71,7 @@ func NewDetail(s *conn.Snapshot) Detail {
 		Unacked: s.WriteSeq - s.SndUna, SendWindow: s.SndWnd, ReceiveWindow: s.RcvWnd,
 		SRTTUS: s.SRTT.Microseconds(), Timestamps: s.Timestamps,
 		MPTCP: s.MPTCP, MD5OrAO: s.MD5OrAO, Repair: s.Repair,
-		Recorded: s.HasRecord, Effective: newSocketOptions(s.Record.Effective),
+		Recorded: s.HasRecord, Adopted: s.Record.Adopted, Ambiguous: s.Record.Ambiguous, Pending: s.Record.Pending, Effective: newSocketOptions(s.Record.Effective),
 	}
 	switch {
 	case s.Mapped():

@@ -25,6 +25,30 @@ func (h *admin) sockets(w http.ResponseWriter, r *http.Request) {
 		h.answer(w, r, nil, err)
 		return
 	}
+	writeList(w, list, "")
+}
+
+// unmanaged answers GET /v1/sockets/unmanaged.
+func (h *admin) unmanaged(w http.ResponseWriter, r *http.Request) {
+	if !plain(w, r) {
+		return
+	}
+	list, err := h.of.Unmanaged(r.Context())
+	incomplete := ""
+	switch {
+	case r.Context().Err() != nil: // the client went away
+		return
+	case err != nil && len(list) == 0:
+		h.answer(w, r, nil, err)
+		return
+	case err != nil:
+		incomplete = err.Error()
+	}
+	writeList(w, list, incomplete)
+}
+
+// writeList writes a list of sockets in portions.
+func writeList[T any](w http.ResponseWriter, list []T, incomplete string) {
 	w.Header().Set("Content-Type", "application/json")
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"schema":%d,"sockets":[`, Schema)
@@ -38,7 +62,12 @@ func (h *admin) sockets(w http.ResponseWriter, r *http.Request) {
 			return // the client went away, or reads nothing
 		}
 	}
-	b.WriteString("]}\n")
+	b.WriteByte(']')
+	if incomplete != "" {
+		text, _ := json.Marshal(incomplete) // a string: cannot fail
+		fmt.Fprintf(&b, `,"incomplete":%s`, text)
+	}
+	b.WriteString("}\n")
 	_ = portion(w, &b)
 }
 

@@ -41,8 +41,9 @@ type Status struct {
 	// or their paths.
 	Netns []string `json:"netns"`
 
-	Policy PolicyFile     `json:"policy"`
-	Peers  []PolicyStatus `json:"peers"`
+	Policy   PolicyFile     `json:"policy"`
+	Coverage CoverageStatus `json:"coverage"`
+	Peers    []PolicyStatus `json:"peers"`
 	// Faults counts what went wrong in the programs, by reason; reasons that
 	// never occurred may be left out.
 	Faults        map[string]uint64 `json:"faults"`
@@ -72,10 +73,19 @@ type PolicyStatus struct {
 	Adopted  uint64 `json:"adopted"`
 	Released uint64 `json:"released"`
 	// Pending counts those whose options are not all set yet, by what they wait
-	// for, Unmanaged those that the policy names and that are not managed, by
-	// reason, as the last round found them.
-	Pending   map[string]uint64 `json:"pending,omitempty"`
+	// for, as the last round of adoption found them.
+	Pending map[string]uint64 `json:"pending,omitempty"`
+	// Expected are the open connections that the policy names, Bounded those among
+	// them that are bounded as it wants, Unmanaged the rest by reason (the words
+	// of package coverage): as the last scan of Status.Coverage found them.
+	Expected  uint64            `json:"expected"`
+	Bounded   uint64            `json:"bounded"`
 	Unmanaged map[string]uint64 `json:"unmanaged,omitempty"`
+	// DriftFound counts connections whose options a scan found changed behind the
+	// programs, DriftRepaired those that adoption brought in line again, whoever
+	// found them.
+	DriftFound    uint64 `json:"drift_found"`
+	DriftRepaired uint64 `json:"drift_repaired"`
 	// Stale counts connections that were dead when they ended, by cause;
 	// Verdicts the judgements, by verdict. Zeros may be left out.
 	Stale    map[string]uint64 `json:"stale"`

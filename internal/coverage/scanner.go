@@ -75,12 +75,14 @@ func New(c Config) *Scanner {
 	return &Scanner{Config: c, last: newTally()}
 }
 
-// Run sends a canary at once, and then scans, with a canary each, until ctx ends.
-// What it finds is in Report and Canary; changes for the worse are logged.
+// Run scans until ctx ends, with a canary each but for the first, which Send is
+// for. What it finds is in Report and LastCanary; changes for the worse are logged.
 func (s *Scanner) Run(ctx context.Context) {
-	s.sendCanary(ctx)
-	for wait := min(first, s.Every); sleep(ctx, wait) == nil; {
-		s.sendCanary(ctx)
+	wait := min(first, s.Every)
+	for sent := true; sleep(ctx, wait) == nil; sent = false {
+		if !sent {
+			s.Send(ctx)
+		}
 		r := s.scan(ctx)
 		if ctx.Err() != nil {
 			return
@@ -112,8 +114,8 @@ func (s *Scanner) LastCanary() Canary {
 	return s.canary
 }
 
-// sendCanary sends one, and tells where the answer is another than the last.
-func (s *Scanner) sendCanary(ctx context.Context) {
+// Send sends a canary, and logs where the answer is another than the last.
+func (s *Scanner) Send(ctx context.Context) {
 	err := s.Config.Canary(ctx)
 	if ctx.Err() != nil {
 		return

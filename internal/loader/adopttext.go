@@ -69,6 +69,11 @@ var waitNames = [...]string{
 	WaitWindow: "window", WaitProber: "prober", WaitError: "error",
 }
 
+// Waits lists them, without WaitNone.
+func Waits() []Wait {
+	return []Wait{WaitBudget, WaitPacket, WaitStuck, WaitWindow, WaitProber, WaitError}
+}
+
 // String returns the wait as metrics and log spell it.
 func (w Wait) String() string { return nameOf(waitNames[:], uint8(w), "wait") }
 

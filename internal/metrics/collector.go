@@ -35,6 +35,7 @@ type collector struct {
 	probes, judgements               *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
+	coverage                         covered
 }
 
 func newCollector(c Config) *collector {
@@ -42,7 +43,7 @@ func newCollector(c Config) *collector {
 		return prometheus.NewDesc(prefix+name, help, labels, nil)
 	}
 	return &collector{
-		Config: c,
+		Config: c, coverage: newCovered(desc),
 		stale: desc("stale_sockets_total", "Connections that were dead when they ended, by what found it out.",
 			"policy", "cause"),
 		sockets: desc("sockets", "Managed connections open now.", "policy"),
@@ -86,6 +87,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	} {
 		ch <- d
 	}
+	c.coverage.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -96,9 +98,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		s.invalid(c.sockets, err)
 	}
+	report, canary := c.Coverage.Coverage()
+	adoption := c.Coverage.Adoption()
 	for name, k := range counters {
 		c.policy(s, name, &k, &stats)
+		c.coverage.policy(s, name, &k, &report, adoption)
 	}
+	c.coverage.checks(s, &report, &canary)
 	c.judged(s, "", &stats)
 	c.probing(s, &stats)
 	c.programs(s)

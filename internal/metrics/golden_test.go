@@ -16,11 +16,20 @@ sockhealth_bytes_acked_total{policy="buffer"} 0
 # HELP sockhealth_bytes_received_total Payload received on managed connections, added when each ends.
 # TYPE sockhealth_bytes_received_total counter
 sockhealth_bytes_received_total{policy="buffer"} 0
+# HELP sockhealth_canary_last_timestamp_seconds When the last canary connection was tried, 0 before the first.
+# TYPE sockhealth_canary_last_timestamp_seconds gauge
+sockhealth_canary_last_timestamp_seconds 0
+# HELP sockhealth_canary_success 1 where the programs bounded the last canary connection, 0 where they did not or none could be made.
+# TYPE sockhealth_canary_success gauge
+sockhealth_canary_success 0
 # HELP sockhealth_closes_total Condemned sockets, by what was done.
 # TYPE sockhealth_closes_total counter
 sockhealth_closes_total{action="closed",policy="buffer"} 0
 sockhealth_closes_total{action="failed",policy="buffer"} 0
 sockhealth_closes_total{action="observed",policy="buffer"} 0
+# HELP sockhealth_connections_adopted_total Connections that came under the policy while they were open.
+# TYPE sockhealth_connections_adopted_total counter
+sockhealth_connections_adopted_total{policy="buffer"} 0
 # HELP sockhealth_connections_closed_total Managed connections ended, by cause as the kernel saw it.
 # TYPE sockhealth_connections_closed_total counter
 sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 0
@@ -33,6 +42,24 @@ sockhealth_connections_closed_total{cause="reset",policy="buffer"} 0
 # TYPE sockhealth_connections_opened_total counter
 sockhealth_connections_opened_total{direction="inbound",policy="buffer"} 0
 sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 0
+# HELP sockhealth_connections_released_total Connections that left the policy while they were open.
+# TYPE sockhealth_connections_released_total counter
+sockhealth_connections_released_total{policy="buffer"} 0
+# HELP sockhealth_coverage_last_scan_success 1 where the last scan of coverage saw every namespace.
+# TYPE sockhealth_coverage_last_scan_success gauge
+sockhealth_coverage_last_scan_success 0
+# HELP sockhealth_coverage_last_scan_timestamp_seconds When the last scan of coverage ended, 0 before the first.
+# TYPE sockhealth_coverage_last_scan_timestamp_seconds gauge
+sockhealth_coverage_last_scan_timestamp_seconds 0
+# HELP sockhealth_coverage_ratio Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN before the first scan.
+# TYPE sockhealth_coverage_ratio gauge
+sockhealth_coverage_ratio{policy="buffer"} NaN
+# HELP sockhealth_drift_found_total Connections whose options a scan found changed behind the programs.
+# TYPE sockhealth_drift_found_total counter
+sockhealth_drift_found_total{policy="buffer"} 0
+# HELP sockhealth_drift_repaired_total Connections whose options adoption found changed behind the programs, and brought in line.
+# TYPE sockhealth_drift_repaired_total counter
+sockhealth_drift_repaired_total{policy="buffer"} 0
 # HELP sockhealth_events_dropped_total Events of the BPF programs that found their buffer full.
 # TYPE sockhealth_events_dropped_total counter
 sockhealth_events_dropped_total 0
@@ -78,6 +105,31 @@ sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 0
 # HELP sockhealth_sockets Managed connections open now.
 # TYPE sockhealth_sockets gauge
 sockhealth_sockets{policy="buffer"} 0
+# HELP sockhealth_sockets_expected Open connections that the policy names, as the last scan found them.
+# TYPE sockhealth_sockets_expected gauge
+sockhealth_sockets_expected{policy="buffer"} 0
+# HELP sockhealth_sockets_pending Managed connections whose options are not all set yet, by what they wait for.
+# TYPE sockhealth_sockets_pending gauge
+sockhealth_sockets_pending{policy="buffer",wait="budget"} 0
+sockhealth_sockets_pending{policy="buffer",wait="error"} 0
+sockhealth_sockets_pending{policy="buffer",wait="packet"} 0
+sockhealth_sockets_pending{policy="buffer",wait="prober"} 0
+sockhealth_sockets_pending{policy="buffer",wait="stuck"} 0
+sockhealth_sockets_pending{policy="buffer",wait="window"} 0
+# HELP sockhealth_sockets_unmanaged Those of sockets_expected that are not bounded as the policy wants, by reason.
+# TYPE sockhealth_sockets_unmanaged gauge
+sockhealth_sockets_unmanaged{policy="buffer",reason="error"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="foreign"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="ignored"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="kernel"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="md5_or_ao"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="mptcp"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="not_in_cgroup"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="older"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="options_drifted"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="orphan"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="pending"} 0
+sockhealth_sockets_unmanaged{policy="buffer",reason="repair"} 0
 # HELP sockhealth_stale_sockets_total Connections that were dead when they ended, by what found it out.
 # TYPE sockhealth_stale_sockets_total counter
 sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 0
@@ -134,6 +186,7 @@ sockhealth_connections_closed_total{cause="other",policy="buffer"} 6
 sockhealth_connections_closed_total{cause="reset",policy="buffer"} 2
 sockhealth_connections_opened_total{direction="inbound",policy="buffer"} 200
 sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 1000
+sockhealth_coverage_ratio{policy="buffer"} NaN
 sockhealth_events_dropped_total 106
 sockhealth_judgements_in_progress 61
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09

@@ -40,9 +40,10 @@ type Policy interface {
 
 // Config is what New needs.
 type Config struct {
-	Agent  Agent
-	Kernel Kernel
-	Policy Policy
+	Agent    Agent
+	Kernel   Kernel
+	Policy   Policy
+	Coverage Coverage
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }

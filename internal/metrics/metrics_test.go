@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/sockhealth/sockhealth/internal/adopt"
 	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
@@ -26,16 +28,21 @@ type fake struct {
 	countersErr, faultsErr error
 	reloadOK               bool
 	unattended             time.Duration
+	report                 coverage.Report
+	canary                 coverage.Canary
+	adoption               map[string]adopt.Count
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
 func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counters, f.countersErr }
 func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
 func (f *fake) Unattended() time.Duration                     { return f.unattended }
+func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
+func (f *fake) Coverage() (coverage.Report, coverage.Canary)  { return f.report, f.canary }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
