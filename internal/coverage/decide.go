@@ -23,7 +23,12 @@ type Found struct {
 	Reason Reason
 	// Options are set on it now.
 	Options conn.Options
+
+	left bool // its policy leaves such alone: nobody brings it in line
 }
+
+// mendable reports whether adoption ought to bring it in line.
+func (f *Found) mendable() bool { return f.Reason.mendable() && !f.left }
 
 // names reports whether the policy could name a connection, whoever opened it.
 func names(p *policy.Policy, id *conn.ID) bool {
@@ -70,7 +75,7 @@ func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot)
 	if s.HasRecord {
 		f.Reason = recorded(force, peer, s)
 	} else {
-		f.Reason = Unrecorded(s)
+		f.Reason, f.left = Unrecorded(s), peer.LeaveExisting
 	}
 	return f, peer, true
 }

@@ -72,7 +72,7 @@ func (t *tally) add(f *Found, before map[uint64]bool) {
 	if f.Reason != "" {
 		c.Unmanaged[f.Reason]++
 	}
-	if f.Reason.mendable() {
+	if f.mendable() {
 		c.Mendable++
 		t.mendable[f.Cookie] = true
 	}

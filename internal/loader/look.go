@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -41,12 +42,13 @@ type skb struct {
 //
 // Errors wrap ErrNotFound or ErrNotConnection where it is that.
 func (p *Programs) Look(local, remote netip.AddrPort, ifindex uint32) (conn.Snapshot, error) {
-	packet := lookupShLookPacket{Tuple: lookupShTuple{
+	in := make([]byte, packetSize)
+	tuple := lookupShTuple{
 		Local: local.Addr().As16(), Remote: remote.Addr().As16(),
 		LocalPort: local.Port(), RemotePort: remote.Port(),
-	}}
-	in, err := binary.Append(nil, binary.NativeEndian, &packet)
-	if err != nil {
+	}
+	// The rest of the packet is the program's to fill.
+	if _, err := binary.Encode(in[unsafe.Offsetof(lookupShLookPacket{}.Tuple):], binary.NativeEndian, &tuple); err != nil {
 		return conn.Snapshot{}, fmt.Errorf("look at %s -> %s: %w", local, remote, err)
 	}
 	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in))}
@@ -60,7 +62,7 @@ func (p *Programs) Look(local, remote netip.AddrPort, ifindex uint32) (conn.Snap
 	if err != nil {
 		return conn.Snapshot{}, fmt.Errorf("look at %s -> %s: %w", local, remote, err)
 	}
-	return decodeLook(opts.DataOut[len(in)-binary.Size(packet.Look):])
+	return decodeLook(opts.DataOut[len(in)-lookSize:])
 }
 
 func lookResult(r lookupShLookResult) error {
@@ -75,8 +77,11 @@ func lookResult(r lookupShLookResult) error {
 	return fmt.Errorf("look-up program returned %d", r)
 }
 
-// lookSize is the size of struct sh_look.
-var lookSize = binary.Size(lookupShLook{})
+// Sizes of struct sh_look, and of the packet that carries it.
+var (
+	lookSize   = binary.Size(lookupShLook{})
+	packetSize = binary.Size(lookupShLookPacket{})
+)
 
 // decodeLook turns one struct sh_look into a Snapshot.
 func decodeLook(b []byte) (conn.Snapshot, error) {

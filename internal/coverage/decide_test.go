@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package coverage
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+// The ids of the policy's entries, in its order.
+const decidePolicy = `version: 1
+peers:
+  - {name: out, cidrs: [10.1.0.0/16], ports: [7100], direction: outbound}
+  - {name: in, cidrs: [10.1.0.0/16], ports: [7100], direction: inbound, user_timeout: 20s}
+`
+
+func inForce(t *testing.T) *loader.InForce {
+	t.Helper()
+	p, err := policy.Parse("policy.yaml", []byte(decidePolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loader.NewInForce(p, map[uint32]int{1: 0, 2: 1})
+}
+
+// What one look amounts to.
+func TestDecide(t *testing.T) {
+	force := inForce(t)
+	wanted := force.Policy.Peers[0].Options
+	drifted, provoked, other := wanted, wanted, wanted
+	drifted.UserTimeout = 0
+	provoked.Idle = time.Second
+	other.Idle = 3 * time.Second
+	in, out := policy.Directions(conn.Inbound), policy.Directions(conn.Outbound)
+	good := conn.Record{Policy: 1, Direction: conn.Outbound, Policed: wanted, Effective: wanted}
+	with := func(change func(*conn.Record)) *conn.Record {
+		r := good
+		change(&r)
+		return &r
+	}
+	for _, tc := range []struct {
+		name     string
+		local    uint16
+		remote   uint16
+		inferred policy.Directions
+		set      conn.Options
+		record   *conn.Record
+		want     string // policy/reason, "": not named
+		guess    bool
+	}{
+		{"bounded", 40000, 7100, out, wanted, &good, "out/", false},
+		{"no record", 40000, 7100, out, conn.Options{}, nil, "out/older", false},
+		{"inbound, no record", 7100, 40000, in, conn.Options{}, nil, "in/older", false},
+		{"the other way", 7100, 40000, out, conn.Options{}, nil, "", false},
+		{"another port", 40000, 7200, out, conn.Options{}, nil, "", false},
+		{"either way, one entry", 7100, 40000, policy.Both, conn.Options{}, nil, "in/older", true},
+		{"either way, the tighter", 7100, 7100, policy.Both, conn.Options{}, nil, "out/older", true},
+		{"the record knows better than a listener", 7100, 7100, in, wanted, &good, "out/", false},
+		{"an adopted one does not", 7100, 40000, in, wanted, with(func(r *conn.Record) { r.Adopted = true }), "in/pending", false},
+		{"a listener that is gone", 7100, 40000, out, wanted, with(func(r *conn.Record) {
+			r.Adopted, r.Direction, r.Policy, r.Policed = true, conn.Inbound, 2, force.Policy.Peers[1].Options
+		}), "in/", false},
+		{"drifted", 40000, 7100, out, drifted, &good, "out/options_drifted", false},
+		{"drifted and pending", 40000, 7100, out, drifted, with(func(r *conn.Record) { r.Pending = true }), "out/options_drifted", false},
+		{"provoked", 40000, 7100, out, provoked, with(func(r *conn.Record) { r.Provoked = true }), "out/", false},
+		{"provoked by nobody", 40000, 7100, out, provoked, &good, "out/options_drifted", false},
+		{"pending", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Pending = true }), "out/pending", false},
+		{"releasing", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Releasing = true }), "out/pending", false},
+		{"of another policy", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Policy = 2 }), "out/pending", false},
+		{"of a policy that is gone", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Policy = 3 }), "out/pending", false},
+		{"of an older form of the policy", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Policed = other }), "out/pending", false},
+		{"tighter by its application", 40000, 7100, out, other, with(func(r *conn.Record) { r.Effective = other }), "out/", false},
+	} {
+		s := conn.Snapshot{ID: conn.ID{
+			Family: unix.AF_INET, Local: netip.AddrPortFrom(netip.MustParseAddr("10.2.0.1"), tc.local),
+			Remote: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), tc.remote),
+		}, Options: tc.set}
+		if tc.record != nil {
+			s.HasRecord, s.Record = true, *tc.record
+		}
+		f, _, ok := decide(force, tc.inferred, &s)
+		got := ""
+		if ok {
+			got = f.Policy + "/" + string(f.Reason)
+		}
+		if got != tc.want || f.Uncertain != tc.guess {
+			t.Errorf("%s: got %q, uncertain %t, want %q, %t", tc.name, got, f.Uncertain, tc.want, tc.guess)
+		}
+	}
+}
+
+// Why a socket has no record, as far as it tells itself.
+func TestUnrecorded(t *testing.T) {
+	for want, s := range map[Reason]conn.Snapshot{
+		MPTCP:   {MPTCP: true, Kernel: true}, // the kernel's own, as every subflow is
+		Orphan:  {Orphan: true, MD5OrAO: true},
+		Kernel:  {Kernel: true},
+		Repair:  {Repair: true, MD5OrAO: true},
+		MD5OrAO: {MD5OrAO: true},
+		Older:   {},
+	} {
+		if got := Unrecorded(&s); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
