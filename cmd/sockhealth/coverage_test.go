@@ -160,6 +160,9 @@ func (a *runAgent) testCoverageAdopted(t *testing.T, older, silent *net.TCPConn,
 			t.Errorf("status has no %q:\n%s", want, stdout)
 		}
 	}
+	if s := a.status(t); s.Health != api.HealthOK {
+		t.Errorf("problems %q", s.Problems)
+	}
 	labtest.Heal(t, fault)
 	a.awaitPeer(t, "silent", "it was heard", func(p *api.PolicyStatus) bool { return p.Bounded == 1 })
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
@@ -120,8 +121,20 @@ peers:
 // which does not stay.
 func TestCanaryBelow(t *testing.T) {
 	_, cgroup := bounded(t, nobody)
-	if err := os.WriteFile(filepath.Join(cgroup.Path, "cgroup.subtree_control"), []byte("+pids"), 0o644); err != nil {
-		t.Skipf("no controller to give on: %v", err)
+	given, err := os.ReadFile(filepath.Join(cgroup.Path, "cgroup.controllers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	controllers := strings.Fields(string(given))
+	if len(controllers) == 0 {
+		t.Skip("this hierarchy's root gives no controller on")
+	}
+	err = os.WriteFile(filepath.Join(cgroup.Path, "cgroup.subtree_control"), []byte("+"+controllers[0]), 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := move(os.Getpid(), cgroup.Path); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("a process enters: %v", err)
 	}
 	if err := SendCanary(t.Context(), cgroup.Path); err != nil {
 		t.Error(err)

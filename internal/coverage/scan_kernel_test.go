@@ -279,6 +279,31 @@ func TestScanDrift(t *testing.T) {
 	}
 }
 
+// What the prober sets for the time of a judgement is no drift.
+func TestScanProvoked(t *testing.T) {
+	c := newChecked(t)
+	loadertest.Need(t, c.Programs, kernel.Provoke)
+	c.attach(t)
+	var client *net.TCPConn
+	c.inside(t, func() { client, _ = labtest.Pair(t, c.Lab, 0) })
+	cookies := []uint64{labtest.Cookie(t, client)}
+	for _, step := range []struct {
+		do   func([]uint64) ([]uint64, error)
+		idle time.Duration
+	}{{c.Provoke, time.Second}, {c.Calm, 5 * time.Second}} {
+		if err := c.Client.Do(func() error {
+			_, err := step.do(cookies)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if o := labtest.Options(t, client); o.Idle != step.idle {
+			t.Fatalf("options %+v, want idle %s", o, step.idle)
+		}
+		c.want(t, c.Client, client, "", "")
+	}
+}
+
 // overwriter is a foreign sockops program that sets a user timeout of its own.
 func overwriter(t *testing.T, cgroup string) {
 	t.Helper()
