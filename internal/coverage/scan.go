@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// looks is how many connections are looked at between two chances to rest.
+	// looks is how many connections are looked at in one go.
 	looks = 128
 	// doubt is how long after the first look a connection is looked at again that
 	// did not seem bounded: what was under way is over by then.
@@ -60,11 +60,7 @@ func (s *scan) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.diag.Close()
-	list, err := s.list(ctx)
-	if err != nil {
-		return fmt.Errorf("check the connections of %s: %w", s.ns, err)
-	}
-	doubtful, err := s.look(ctx, list, false)
+	doubtful, err := s.first(ctx)
 	if err == nil && len(doubtful) > 0 {
 		s.pace.end()
 		if err = sleep(ctx, doubt); err == nil {
@@ -77,36 +73,52 @@ func (s *scan) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// list returns the connections that the policy may name. Those that open
-// meanwhile may be missing.
-func (s *scan) list(ctx context.Context) ([]candidate, error) {
+// first looks at the connections while they are listed, a few at a time: nothing is
+// kept of one that is bounded. It returns those that do not seem so. Those that
+// open meanwhile may be missing.
+func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	lo, hi, err := s.ports()
 	if err != nil {
 		return nil, err
 	}
 	heard := newListeners(lo, hi)
-	err = s.diag.List(sockdiag.Filter{States: sockdiag.States(conn.Listen)}, heard.add)
-	if err != nil && !errors.Is(err, sockdiag.ErrInterrupted) {
+	if err := s.list(heard.add, conn.Listen); err != nil {
 		return nil, err
 	}
-	var list []candidate
+	some := make([]candidate, 0, looks)
+	flush := func() error {
+		more, err := s.look(ctx, some, false)
+		doubtful, some = append(doubtful, more...), some[:0]
+		return err
+	}
 	n := 0
-	states := sockdiag.States(conn.Established, conn.CloseWait, conn.FinWait1, conn.FinWait2)
-	err = s.diag.List(sockdiag.Filter{States: states}, func(one sockdiag.Socket) error {
+	err = s.list(func(one sockdiag.Socket) error {
 		if names(s.force.Policy, &one.ID) {
-			list = append(list, candidate{
+			some = append(some, candidate{
 				ID: one.ID, state: one.State, uid: one.UID, cgroup: one.CgroupID, directions: heard.directions(&one.ID),
 			})
 		}
-		if n++; n%looks == 0 {
+		if n++; len(some) == looks {
+			return flush()
+		} else if n%looks == 0 {
 			return s.pace.breathe(ctx)
 		}
 		return nil
-	})
-	if errors.Is(err, sockdiag.ErrInterrupted) {
-		err = nil // some may be missing, or twice, as ever
+	}, conn.Established, conn.CloseWait, conn.FinWait1, conn.FinWait2)
+	if err == nil {
+		err = flush()
 	}
-	return list, err
+	return doubtful, err
+}
+
+// list lists the sockets in some states. A list that changed while it was read may
+// lack some or have them twice, as any may.
+func (s *scan) list(fn func(sockdiag.Socket) error, states ...conn.State) error {
+	err := s.diag.List(sockdiag.Filter{States: sockdiag.States(states...)}, fn)
+	if errors.Is(err, sockdiag.ErrInterrupted) {
+		return nil
+	}
+	return err
 }
 
 // ports returns the range that a client's port is from.

@@ -29,7 +29,7 @@ import (
 func TestCanaryRule(t *testing.T) {
 	b := &loadertest.Bed{Lab: labtest.New(t, lab.Options{}), Cgroup: labtest.Cgroup(t), Programs: loadertest.Load(t)}
 	text := new(strings.Builder)
-	text.WriteString("version: 1\npeers:\n  - name: many\n    cidrs: [127.83.72.67/32")
+	text.WriteString("version: 1\npeers:\n  - name: many\n    cidrs: [127.83.72.0/24")
 	for i := range policy.MaxPrefixes - 1 {
 		fmt.Fprintf(text, ", 11.%d.%d.0/24", i>>8, i&0xff)
 	}
