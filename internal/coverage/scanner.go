@@ -52,7 +52,8 @@ const (
 	// to mend.
 	soon = 10 * time.Second
 	// share is how many times as long as its CPU is between two scans: they take
-	// 0.1 % of a core.
+	// 0.1 % of a core. Who asks for scans more often than Interval allows in
+	// proportion more.
 	share = 1000
 )
 
@@ -97,7 +98,8 @@ func (s *Scanner) next(r *Report) time.Duration {
 	if s.Mend != nil && len(s.last.mendable) > 0 && r.Standing == 0 {
 		wait = min(wait, soon)
 	}
-	return max(wait, share*r.CPU)
+	most := float64(share) * min(1, float64(s.Every)/float64(Interval))
+	return max(wait, time.Duration(most*float64(r.CPU)))
 }
 
 // Report returns what the last scan came to. The caller must not change it.

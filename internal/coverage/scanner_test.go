@@ -41,6 +41,14 @@ func TestNext(t *testing.T) {
 			}
 		}
 	}
+	often := New(Config{Every: 30 * time.Second})
+	if got := often.next(&Report{CPU: time.Second}); got != 100*time.Second {
+		t.Errorf("ten times as often, with a second of CPU: %s", got)
+	}
+	seldom := New(Config{Every: time.Hour})
+	if got := seldom.next(&Report{CPU: 6 * time.Second}); got != 6000*time.Second {
+		t.Errorf("seldom: %s", got)
+	}
 	s.last.mendable[7] = true
 	if s.Mend = nil; s.next(&Report{}) < 225*time.Second {
 		t.Error("nobody mends, and it does not wait")
