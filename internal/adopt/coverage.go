@@ -11,7 +11,7 @@ type Count struct {
 	Refused map[string]uint64 // not ours to touch, by reason
 }
 
-// Coverage is the truth about the last round.
+// Coverage is what the last round met. Package coverage is the check on it.
 type Coverage struct {
 	Rounds     int
 	Namespaces int

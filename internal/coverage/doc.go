@@ -13,8 +13,9 @@
 //
 // It changes nothing: what it finds it tells, and asks package adopt to begin.
 //
-// Privileges: CAP_SYS_ADMIN to enter namespaces and to make the canary's, and what
-// a look needs. Kernel: 5.10 with inet_diag for TCP, without which nothing is
+// Privileges: CAP_SYS_ADMIN to enter namespaces and to make the canary's, leave to
+// write to the programs' cgroup unless it is the hierarchy's root, and what a look
+// needs. Kernel: 5.10 with inet_diag for TCP, without which nothing is
 // known; cgroups of sockets are told since 5.7.
 //
 // Goroutines: Run is for one goroutine, and starts none beside the canary's

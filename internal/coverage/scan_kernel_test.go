@@ -3,18 +3,10 @@
 package coverage
 
 import (
-	"context"
-	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -25,137 +17,6 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
-
-// late is how long what must come may take.
-const late = 20 * time.Second
-
-func canaryService(port uint16) netip.AddrPort { return netip.AddrPortFrom(loader.CanaryAddr(), port) }
-
-// outAndIn names the lab's connections at both ends; what comes to one port is
-// left alone where it was not seen to open.
-const outAndIn = `version: 1
-peers:
-  - name: out
-    cidrs: [10.91.2.0/24, "fd91:0:0:2::/64"]
-    direction: outbound
-  - name: in
-    cidrs: [10.91.1.0/24, "fd91:0:0:1::/64"]
-    direction: inbound
-  - name: left
-    cidrs: [10.91.2.2/32]
-    ports: [7300]
-    direction: outbound
-    existing: ignore
-`
-
-// checked is a lab that is checked. The test's process is in the cgroup where it
-// enters it.
-type checked struct {
-	*lab.Lab
-	*loader.Programs
-	cgroup *lab.Cgroup
-	*Scanner
-	mended int
-}
-
-// newChecked loads the programs, and attaches them later.
-func newChecked(t *testing.T) *checked {
-	t.Helper()
-	c := &checked{Lab: labtest.New(t, lab.Options{}), Programs: loadertest.Load(t), cgroup: labtest.Cgroup(t)}
-	(&loadertest.Bed{Programs: c.Programs}).SetPolicy(t, outAndIn)
-	c.Scanner = New(Config{
-		Programs: c.Programs, Namespaces: c, Cgroup: c.cgroup.Path,
-		Canary: func(context.Context) error { return nil },
-		Mend:   func() { c.mended++ },
-		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	return c
-}
-
-// All implements Namespaces.
-func (c *checked) All() []*netns.NS {
-	var all []*netns.NS
-	for _, ns := range []*netns.NS{c.Client, c.Server} {
-		if own, err := ns.Dup(); err == nil {
-			all = append(all, own)
-		}
-	}
-	return all
-}
-
-func (c *checked) attach(t *testing.T) {
-	t.Helper()
-	if err := c.Attach(c.cgroup.Path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// inside runs fn while the test's process is in the cgroup.
-func (c *checked) inside(t *testing.T, fn func()) {
-	t.Helper()
-	if err := c.cgroup.Enter(); err != nil {
-		t.Fatal(err)
-	}
-	fn()
-	if err := c.cgroup.Leave(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ends are the addresses of a connection: its own, and its peer's.
-type ends [2]netip.AddrPort
-
-func endsOf(c net.Conn) ends { return ends{labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr())} }
-
-// reasons lists what is not bounded now.
-func (c *checked) reasons(t *testing.T) map[ends]Found {
-	t.Helper()
-	out := make(map[ends]Found)
-	err := c.Unmanaged(t.Context(), func(f *Found) error {
-		out[ends{f.Local, f.Remote}] = *f
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-// want demands that a connection is listed with a policy and a reason, and with ""
-// that it is not.
-func (c *checked) want(t *testing.T, ns *netns.NS, end *net.TCPConn, policy string, reason Reason) {
-	t.Helper()
-	f := c.reasons(t)[endsOf(end)]
-	if f.Reason != reason || f.Policy != policy || (reason != "" && f.ID != labtest.ID(t, ns, end)) {
-		t.Errorf("%s -> %s: got %+v, want %q of %q", end.LocalAddr(), end.RemoteAddr(), f, reason, policy)
-	}
-}
-
-// counts is what one scan counts, without what is 0.
-func (c *checked) counts(t *testing.T) map[string]Count {
-	t.Helper()
-	r := c.scan(t.Context())
-	if r.Err != nil || r.Namespaces != 2 || r.Ended.IsZero() {
-		t.Fatalf("report %+v", r)
-	}
-	return r.Policies
-}
-
-func wantCounts(t *testing.T, got, want map[string]Count) {
-	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("counts (-want +got):\n%s", d)
-	}
-}
-
-// some is a map of reasons with one or two in it.
-func some(pairs ...any) map[Reason]uint64 {
-	out := make(map[Reason]uint64)
-	for i := 0; i < len(pairs); i += 2 {
-		out[pairs[i].(Reason)] = uint64(pairs[i+1].(int))
-	}
-	return out
-}
 
 // Connections of every family are found at both ends, with the right direction,
 // whether or not the programs saw them open; others are not counted.
@@ -185,8 +46,7 @@ func TestScan(t *testing.T) {
 	managed := 0
 	c.inside(t, func() { managed = pairs() })
 	outside := pairs()
-	// A cgroup is told since Linux 5.7, so that those from before and those from
-	// outside look the same: both were made outside.
+	// Those from before were made outside, too.
 	all := uint64(older + managed + outside)
 	not := some(NotInCgroup, older+outside)
 	one := Count{Expected: all, Unmanaged: not, Mendable: uint64(older + outside)}
@@ -204,20 +64,6 @@ func TestScan(t *testing.T) {
 	c.adopt(t)
 	one = Count{Expected: all, Unmanaged: some()}
 	wantCounts(t, c.counts(t), map[string]Count{"out": one, "in": one, "left": {Unmanaged: some()}})
-}
-
-// adopt makes one pass of adoption over each namespace.
-func (c *checked) adopt(t testing.TB) {
-	t.Helper()
-	for _, ns := range []*netns.NS{c.Client, c.Server} {
-		err := ns.Do(func() error {
-			_, err := c.Adopt(loader.AdoptOptions{Budget: 1 << 20}, func(loader.Adoption) error { return nil })
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // One that is older than the programs, in their cgroup; and one that its policy
@@ -240,120 +86,6 @@ func TestScanOlder(t *testing.T) {
 	if got := c.counts(t)["left"]; got.Expected != 2 || got.Bounded() != 0 || got.Mendable != 0 {
 		t.Errorf("left: %+v", got)
 	}
-}
-
-// What an application sets itself is no drift where the programs see it, and is
-// where they do not.
-func TestScanDrift(t *testing.T) {
-	c := newChecked(t)
-	c.attach(t)
-	var client, other *net.TCPConn
-	c.inside(t, func() {
-		client, _ = labtest.Pair(t, c.Lab, 0)
-		other, _ = labtest.Pair(t, c.Lab, 0)
-	})
-	labtest.Setsockopt(t, other, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 3)
-	labtest.Setsockopt(t, other, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 12_000)
-	labtest.Setsockopt(t, other, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
-	labtest.Setsockopt(t, other, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
-	c.want(t, c.Client, other, "", "")
-	unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
-	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
-	c.want(t, c.Client, client, "out", OptionsDrifted)
-	c.want(t, c.Client, other, "", "")
-	for range 2 { // the same one counts once
-		got := c.counts(t)["out"]
-		if got.DriftFound != 1 || got.Unmanaged[OptionsDrifted] != 1 || got.Expected != 2 {
-			t.Errorf("got %+v", got)
-		}
-	}
-	loadertest.Need(t, c.Programs, kernel.Adopt)
-	c.adopt(t)
-	labtest.Eventually(t, late, func() bool { c.adopt(t); return len(c.reasons(t)) == 0 }, "the drift is repaired")
-	if got := c.counts(t)["out"]; got.DriftFound != 1 || got.Bounded() != 2 {
-		t.Errorf("after the repair: %+v", got)
-	}
-	counters, err := c.Counters()
-	if err != nil || counters["out"].Drifted != 1 {
-		t.Errorf("counters %+v, %v", counters["out"], err)
-	}
-}
-
-// What the prober sets for the time of a judgement is no drift.
-func TestScanProvoked(t *testing.T) {
-	c := newChecked(t)
-	loadertest.Need(t, c.Programs, kernel.Provoke)
-	c.attach(t)
-	var client *net.TCPConn
-	c.inside(t, func() { client, _ = labtest.Pair(t, c.Lab, 0) })
-	cookies := []uint64{labtest.Cookie(t, client)}
-	for _, step := range []struct {
-		do   func([]uint64) ([]uint64, error)
-		idle time.Duration
-	}{{c.Provoke, time.Second}, {c.Calm, 5 * time.Second}} {
-		if err := c.Client.Do(func() error {
-			_, err := step.do(cookies)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if o := labtest.Options(t, client); o.Idle != step.idle {
-			t.Fatalf("options %+v, want idle %s", o, step.idle)
-		}
-		c.want(t, c.Client, client, "", "")
-	}
-}
-
-// overwriter is a foreign sockops program that sets a user timeout of its own.
-func overwriter(t *testing.T, cgroup string) {
-	t.Helper()
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "overwriter", Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // bpf_sock_ops.op
-			asm.JNE.Imm(asm.R2, 4, "out"),            // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB
-			asm.StoreImm(asm.RFP, -4, 600_000, asm.Word),
-			asm.Mov.Imm(asm.R2, unix.IPPROTO_TCP),
-			asm.Mov.Imm(asm.R3, unix.TCP_USER_TIMEOUT),
-			asm.Mov.Reg(asm.R4, asm.RFP),
-			asm.Add.Imm(asm.R4, -4),
-			asm.Mov.Imm(asm.R5, 4),
-			asm.FnSetsockopt.Call(),
-			asm.Mov.Imm(asm.R0, 1).WithSymbol("out"),
-			asm.Return(),
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { prog.Close() })
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-}
-
-// What another program sets after ours is told as such.
-func TestScanForeign(t *testing.T) {
-	c := newChecked(t)
-	c.attach(t)
-	overwriter(t, c.cgroup.Path)
-	var client *net.TCPConn
-	c.inside(t, func() { client, _ = labtest.Pair(t, c.Lab, 0) })
-	if o := labtest.Options(t, client); o.UserTimeout != 10*time.Minute {
-		t.Fatalf("the other program did nothing: %+v", o)
-	}
-	c.want(t, c.Client, client, "out", Foreign)
-	if got := c.counts(t)["out"]; got.DriftFound != 1 || got.Unmanaged[Foreign] != 1 {
-		t.Errorf("got %+v", got)
-	}
-	// Outside the cgroup nobody but the application can have done it.
-	outside, _ := labtest.Pair(t, c.Lab, 0)
-	loadertest.Need(t, c.Programs, kernel.Adopt)
-	c.adopt(t)
-	labtest.Setsockopt(t, outside, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
-	c.want(t, c.Client, outside, "out", OptionsDrifted)
 }
 
 // A connection whose peer is silent is adopted, and pending.
