@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cases
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+)
+
+// killPolicies take turns. What is judged by the second entry is dead, and its
+// judgement takes a second and a half.
+var (
+	killPolicies = [2]string{killPolicy("15s", 5, 2, 5), killPolicy("21s", 7, 3, 4)}
+	killGives    = [2]conn.Options{policed, {KeepAlive: true, Idle: 7 * time.Second, Interval: 3 * time.Second, Count: 4, UserTimeout: 21 * time.Second}}
+)
+
+func killPolicy(userTimeout string, idle, interval, count int) string {
+	return fmt.Sprintf(`version: 1
+defaults: {direction: outbound, user_timeout: %s, keepalive: {idle: %ds, interval: %ds, count: %d}, probe: {window: 1500ms, attempts: 3}}
+peers:
+  - {name: live, cidrs: [10.91.2.0/24], ports: [7100]}
+  - {name: dead, cidrs: [10.91.2.0/24], ports: [7101]}
+`, userTimeout, idle, interval, count)
+}
+
+// killer kills agents.
+type killer struct {
+	*node
+	r        *rand.Rand
+	starts   time.Duration // what a start takes
+	stops    time.Duration
+	policy   int // that is in the file
+	seen     *ids
+	reported *net.TCPConn // of the live ones
+	mute     *net.TCPListener
+	judged   int // kills during a judgement
+}
+
+// TestKilled: the agent is killed at random moments of its start, a reload, a
+// judgement and its stop, while a client opens connections all the time. None is
+// unbounded, whether or not an agent runs; each start succeeds at the first try;
+// and when the programs are taken off nothing is left of them.
+func TestKilled(t *testing.T) {
+	k := &killer{node: newNode(t, 1, killPolicies[0]), seen: newIDs(), policy: 0}
+	labtest.Enter(t, k.cgroup)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	k.r = rand.New(rand.NewPCG(seed, 0))
+	k.measure(t)
+	// Connections to this port open, and nothing that is asked on them is answered.
+	labtest.Fault(t)(k.Drop(lab.Match{SrcPort: 7101, Clear: lab.SYN, MaxLen: 100}))
+	k.mute = labtest.Listen(t, k.Server, netip.AddrPortFrom(k.ServerAddr4, 7101))
+	k.reported, _ = labtest.Pair(t, k.Lab, 7100)
+
+	client := k.newClient(t)
+	phases := []func(*testing.T, *agent){k.inStart, k.inReload, k.inJudgement, k.inStop}
+	kills := max(labtest.Fewer(50), 2*len(phases))
+	for i := range kills {
+		phases[i%len(phases)](t, k.launch(t, os.Getenv(program)))
+	}
+	client.end(t)
+	t.Logf("%d kills, %d of them during a judgement, %d connections", kills, k.judged, client.opened)
+	if k.judged == 0 {
+		t.Error("no kill met a judgement")
+	}
+
+	a := k.start(t)
+	k.wantInLine(t, client)
+	if got, want := k.peer(t, "live").Opened, uint64(client.opened+1); got != want {
+		t.Errorf("%d connections counted, want %d", got, want)
+	}
+	k.wantHealthy(t)
+	k.seen.of(t, a)
+	a.stop(t)
+	k.seen.pinned(t, k.bpffs)
+	k.output(t, k.ns, "detach", "--yes", "--bpffs", k.bpffs)
+	k.wantNothing(t)
+}
+
+// measure finds out how long a start and a stop take.
+func (k *killer) measure(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	a := k.start(t)
+	k.starts = time.Since(began)
+	k.seen.of(t, a)
+	began = time.Now()
+	a.stop(t)
+	k.stops = time.Since(began)
+	t.Logf("a start takes %v, a stop %v", k.starts.Round(time.Millisecond), k.stops.Round(time.Millisecond))
+}
+
+// soon kills the agent at a random moment before d has passed, and demands that
+// it had nothing to complain of.
+func (k *killer) soon(t *testing.T, a *agent, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(time.Duration(k.r.Int64N(int64(d)))):
+	case <-a.ended:
+	}
+	a.kill()
+	if said := a.complaints(); said != nil {
+		t.Errorf("an agent complains: %q", said)
+	}
+}
+
+func (k *killer) inStart(t *testing.T, a *agent) {
+	k.soon(t, a, k.starts)
+}
+
+func (k *killer) inReload(t *testing.T, a *agent) {
+	a.await(t)
+	k.policy = 1 - k.policy
+	k.write(t, killPolicies[k.policy])
+	go func() { _, _ = k.admin.Reload(t.Context()) }() // it may be cut short
+	k.soon(t, a, 60*time.Millisecond)
+}
+
+// inJudgement has one connection judged that is dead, and one that is not.
+func (k *killer) inJudgement(t *testing.T, a *agent) {
+	a.await(t)
+	k.seen.of(t, a)
+	dead := labtest.Dial(t, k.Client, netip.AddrPort{}, labtest.Addr(k.mute.Addr()))
+	_ = labtest.Accept(t, k.mute)
+	for _, c := range []*net.TCPConn{dead, k.reported} {
+		cmd := k.report(t, c)
+		defer func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}()
+	}
+	labtest.Eventually(t, late, func() bool { return k.status(t).Judgements > 0 }, "a judgement")
+	k.soon(t, a, time.Second)
+	k.judged++
+}
+
+// report starts to report a connection, on which something was just asked.
+func (k *killer) report(t *testing.T, c *net.TCPConn) *exec.Cmd {
+	t.Helper()
+	cmd := k.command(t, os.Getenv(program), "report", "--run-dir", "run", "--elapsed", "0s",
+		"--local", c.LocalAddr().String(), "--peer", c.RemoteAddr().String())
+	cmd.Stderr = new(bytes.Buffer)
+	if err := k.Client.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func (k *killer) inStop(t *testing.T, a *agent) {
+	a.await(t)
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	k.soon(t, a, k.stops)
+}
+
+// wantInLine: every connection that is still open has what the policy in force
+// gives, also where a judgement or a reload was cut short; without adoption, what
+// one of both gives.
+func (k *killer) wantInLine(t *testing.T, c *client) {
+	t.Helper()
+	adopts := loadertest.Has(t, loadertest.Load(t), kernel.Adopt)
+	open := append(c.kept, k.reported)
+	wrong := func() (out []conn.Options) {
+		for i, c := range open {
+			o := labtest.Options(t, c)
+			if state := labtest.State(t, c); state != conn.Established {
+				t.Fatalf("connection %d of %d is %s", i, len(open), state)
+			}
+			if o != killGives[k.policy] && (adopts || o != killGives[1-k.policy]) {
+				out = append(out, o)
+			}
+		}
+		return out
+	}
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		left := wrong()
+		if len(left) == 0 {
+			return
+		}
+		if time.Since(began) > 2*late {
+			t.Fatalf("%d of %d connections are not in line: %+v", len(left), len(open), left[:min(5, len(left))])
+		}
+	}
+}
