@@ -5,6 +5,7 @@
 // what bounds them is read back from outside.
 //
 // There is nothing in it but tests. The agent they run is the program that
-// SOCKHEALTH_BIN names, or else one that they build. They need root, Linux 5.10
-// and what each says beside; every namespace, cgroup and bpffs is their own.
+// SOCKHEALTH_BIN names, or "sockhealth" in the folder of the tests' own program, or
+// else one that they build. They need root, Linux 5.10 and what each says beside;
+// every namespace, cgroup and bpffs is their own.
 package cases

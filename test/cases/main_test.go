@@ -29,21 +29,31 @@ func withAgent(m *testing.M) int {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "sockhealth-cases-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = provide(filepath.Join(dir, "sockhealth"))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "sockhealth")
-	if out, err := build(path); err != nil {
-		fmt.Fprintf(os.Stderr, "build the agent: %v\n%s", err, out)
-		return 1
-	}
-	if err := os.Setenv(program, path); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	return m.Run()
+}
+
+// provide names the agent that stands beside the tests, or builds one.
+func provide(path string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	beside := filepath.Join(filepath.Dir(self), "sockhealth")
+	if _, err := os.Stat(beside); err == nil {
+		return os.Setenv(program, beside)
+	}
+	if out, err := build(path); err != nil {
+		return fmt.Errorf("build the agent: %w: %s", err, out)
+	}
+	return os.Setenv(program, path)
 }
 
 // build builds the agent, with further flags of go build.

@@ -16,14 +16,21 @@ type binary struct {
 	pkg  string // the tests' package, below the module; "" for the agent
 	dir  string // to run it in
 	path string
+	// beside are what it finds in its own folder.
+	beside []string
 }
 
 // with is the binary with arguments.
-func (b binary) with(args ...string) program { return program{path: b.path, args: args, dir: b.dir} }
+func (b binary) with(args ...string) program {
+	return program{path: b.path, beside: b.beside, args: args, dir: b.dir}
+}
+
+// cases are the tests that run the agent as it is shipped.
+const cases = "test/cases"
 
 // longest are the packages whose tests take longest, most of all first: each has
 // a machine of its own.
-var longest = []string{"internal/agent", "cmd/sockhealth", "internal/loader", "internal/api", "internal/prober"}
+var longest = []string{"internal/loader", cases, "cmd/sockhealth", "internal/agent", "internal/prober"}
 
 // privileged lists the packages whose tests can reach the kernel: those that
 // link the package which enters network namespaces.

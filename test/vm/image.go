@@ -112,13 +112,13 @@ func unpack(ctx context.Context, path, lib string) error {
 }
 
 // inGuest is where a binary stands in the guest.
-func inGuest(path string) string { return "/vm/" + filepath.Base(path) }
+func inGuest(path string) string { return filepath.Join(guest.Folder, filepath.Base(path)) }
 
 // overlay makes the archive of one run: the first process, the programs, and the
 // source trees that their working directories belong to.
 func overlay(ctx context.Context, tmp, initPath string, programs []program, spec *guest.Spec) (string, error) {
 	root := filepath.Join(tmp, "overlay")
-	if err := os.MkdirAll(filepath.Join(root, "vm"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, guest.Folder), 0o755); err != nil {
 		return "", err
 	}
 	if err := copyFile(initPath, filepath.Join(root, "init")); err != nil {
@@ -126,8 +126,10 @@ func overlay(ctx context.Context, tmp, initPath string, programs []program, spec
 	}
 	done := make(map[string]bool)
 	for _, p := range programs {
-		if err := copyFile(p.path, filepath.Join(root, inGuest(p.path))); err != nil {
-			return "", err
+		for _, f := range append([]string{p.path}, p.beside...) {
+			if err := copyFile(f, filepath.Join(root, inGuest(f))); err != nil {
+				return "", err
+			}
 		}
 		top := moduleOf(p.dir)
 		if done[top] {

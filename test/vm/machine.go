@@ -23,9 +23,10 @@ import (
 
 // program is a static binary to run, and how.
 type program struct {
-	path string
-	args []string
-	dir  string // its working directory
+	path   string
+	beside []string // files that it finds in its own folder
+	args   []string
+	dir    string // its working directory
 }
 
 // machine is one virtual machine and what runs in it, one after the other.

@@ -77,6 +77,7 @@ func newFetch(cache *string) *cobra.Command {
 
 func newExec(cache *string) *cobra.Command {
 	var name string
+	var beside []string
 	m := new(machine)
 	cmd := &cobra.Command{
 		Use:   "exec --kernel KERNEL PROGRAM [ARG...]",
@@ -97,7 +98,7 @@ func newExec(cache *string) *cobra.Command {
 			if m.init, err = initOf(ks[0].arch); err != nil {
 				return err
 			}
-			m.cache, m.programs = *cache, []program{{path: args[0], args: args[1:], dir: dir}}
+			m.cache, m.programs = *cache, []program{{path: args[0], beside: beside, args: args[1:], dir: dir}}
 			m.stdout, m.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			status, err := m.run(cmd.Context())
 			if err != nil {
@@ -113,6 +114,7 @@ func newExec(cache *string) *cobra.Command {
 	f.SetInterspersed(false) // the program's own flags are its own
 	f.StringVar(&name, "kernel", "", "the kernel to boot")
 	f.StringArrayVar(&m.env, "env", usual(), "NAME=VALUE for the program")
+	f.StringSliceVar(&beside, "beside", nil, "files to put into the program's folder")
 	f.StringSliceVar(&m.without, "without", nil, "kernel modules to take away")
 	f.StringVar(&m.append, "append", "", "more for the kernel's command line")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end the machine")

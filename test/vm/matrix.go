@@ -185,5 +185,8 @@ func (m *matrix) build(ctx context.Context, arch string) ([]binary, error) {
 	err = errors.Join(
 		m.goTool(ctx, arch, args...),
 		m.goTool(ctx, arch, "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sockhealth"))
+	if i := slices.IndexFunc(out, func(b binary) bool { return b.pkg == cases }); i >= 0 {
+		out[i].beside = []string{agent.path}
+	}
 	return append(out, agent), err
 }

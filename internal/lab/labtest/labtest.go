@@ -26,14 +26,21 @@ func Root(t testing.TB) {
 // SOCKHEALTH_MUST_RUN=1 says that it must run.
 func SkipOrFail(t testing.TB, reason string) {
 	t.Helper()
-	if os.Getenv("CI") == "true" || os.Getenv("SOCKHEALTH_MUST_RUN") == "1" {
+	if MustRun() {
 		t.Fatal(reason)
 	}
 	t.Skip(reason)
 }
 
+// MustRun reports whether what a test needs must be there: CI=true or
+// SOCKHEALTH_MUST_RUN=1.
+func MustRun() bool {
+	return os.Getenv("CI") == "true" || os.Getenv("SOCKHEALTH_MUST_RUN") == "1"
+}
+
 // without is the variable that names, with commas, what a machine lacks on
-// purpose: "ipv6", "runtimes" (runc), or checks of doctor.
+// purpose: "ipv6", "runtimes" (runc, and the languages that applications are written
+// in), or checks of doctor.
 const without = "SOCKHEALTH_TEST_WITHOUT"
 
 // Without reports whether the machine lacks something on purpose.

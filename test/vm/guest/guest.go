@@ -7,6 +7,9 @@ package guest
 // SpecPath is where the guest finds its Spec, as JSON.
 const SpecPath = "/vm/spec.json"
 
+// Folder is where the programs stand, and what they find beside them.
+const Folder = "/vm"
+
 // Spec is one run.
 type Spec struct {
 	Programs []Program // run one after the other, whatever becomes of the others
