@@ -92,16 +92,7 @@ func TestReloadOfMany(t *testing.T) {
 		what, policy string
 		given        []conn.Options
 	}{{"after the change", afterPolicy, givenAfter}, {"after the change back", beforePolicy, givenBefore}} {
-		n.write(t, step.policy)
-		if _, err := n.admin.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		for (!n.settled(t) || len(unlike(t, all, step.given)) > 0) && time.Since(began) < late {
-			time.Sleep(10 * time.Millisecond)
-		}
-		wantGiven(t, step.what, all, step.given)
-		t.Logf("%s: in line after %v", step.what, time.Since(began).Round(10*time.Millisecond))
+		n.bring(t, step.what, step.policy, all, step.given)
 	}
 	for i, c := range all {
 		if _, err := c.far.Write([]byte{1}); err != nil {
@@ -114,6 +105,21 @@ func TestReloadOfMany(t *testing.T) {
 	}
 	n.wantHealthy(t)
 	a.stop(t)
+}
+
+// bring puts a policy in force, and demands that all are brought in line.
+func (n *node) bring(t *testing.T, what, policy string, all []*live, given []conn.Options) {
+	t.Helper()
+	n.write(t, policy)
+	if _, err := n.admin.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for (!n.settled(t) || len(unlike(t, all, given)) > 0) && time.Since(began) < late {
+		time.Sleep(10 * time.Millisecond)
+	}
+	wantGiven(t, what, all, given)
+	t.Logf("%s: in line after %v", what, time.Since(began).Round(10*time.Millisecond))
 }
 
 // openMany opens connections to each port in turn, whose applications ask for

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cases
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+)
+
+// TestUpgrade: an agent whose records are shorter bounds many connections; the next
+// start, of this build, goes on with every record: what the application asked for
+// and what bounds it, to the last that a policy which names it no more gives back.
+func TestUpgrade(t *testing.T) {
+	labtest.Root(t)
+	if labtest.Without("runtimes") {
+		t.Skip("needs go, to build an agent of another layout")
+	}
+	needAdopt(t)
+	n := newNode(t, 1, beforePolicy)
+	labtest.Enter(t, n.cgroup)
+	old := n.launch(t, olderBuild(t))
+	old.await(t)
+	all := n.openMany(t, labtest.Fewer(500)*len(givenBefore)/(len(givenBefore)-1)+1) // one port in four is nobody's
+	wantGiven(t, "as they opened", all, givenBefore)
+	old.stop(t)
+
+	a := n.start(t)
+	named := make(map[string]*live)
+	for _, c := range all {
+		if c.port != 3 {
+			named[c.LocalAddr().String()+c.RemoteAddr().String()] = c
+		}
+	}
+	if said := a.words(); !strings.Contains(said, fmt.Sprintf(`"records_converted":%d}`, len(named))) || len(a.complaints()) > 0 {
+		t.Errorf("of %d records the agent says:\n%s", len(named), said)
+	}
+	list, err := n.admin.Sockets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Sockets) != len(named) {
+		t.Errorf("%d connections have a record, want %d", len(list.Sockets), len(named))
+	}
+	for _, s := range list.Sockets {
+		wantRecord(t, &s, named[s.Local+s.Peer])
+	}
+	// Nothing was adopted anew, and everything is as it was.
+	for _, name := range []string{"shorter", "longer", "gone"} {
+		if p := n.peer(t, name); p.Adopted != 0 || p.Opened == 0 {
+			t.Errorf("after the upgrade: %+v", p)
+		}
+	}
+	wantGiven(t, "after the upgrade", all, givenBefore)
+	labtest.Setsockopt(t, all[0].TCPConn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
+	wantGiven(t, "after one has spoken", all, givenBefore)
+	n.bring(t, "after the change", afterPolicy, all, givenAfter)
+	n.wantHealthy(t)
+	a.stop(t)
+}
+
+// wantRecord: it is that of the connection.
+func wantRecord(t *testing.T, s *api.Socket, c *live) {
+	t.Helper()
+	if c == nil {
+		t.Fatalf("a record of nobody's connection: %+v", s)
+	}
+	want := asked[c.wish]
+	if s.App.KeepAlive != want.KeepAlive || s.App.IdleS != int64(want.Idle.Seconds()) || s.App.Count != want.Count ||
+		s.App.UserTimeoutMS != want.UserTimeout.Milliseconds() || s.Policed.UserTimeoutMS != policed.UserTimeout.Milliseconds() {
+		t.Fatalf("record %+v, asked for %+v", s, want)
+	}
+}
+
+// olderBuild builds an agent whose records are shorter: the source is this one's,
+// but for how the programs are loaded, which is as the loader's own tests do it.
+func olderBuild(t *testing.T) string {
+	t.Helper()
+	room, err := filepath.Abs("../../internal/loader")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loads, err := os.ReadFile(filepath.Join(room, "loader.go"))
+	older, olderErr := os.ReadFile(filepath.Join(room, "export_test.go"))
+	if err := errors.Join(err, olderErr); err != nil {
+		t.Fatal(err)
+	}
+	const now = "{ return load(pins, nil) }"
+	if strings.Count(string(loads), now) != 1 {
+		t.Fatalf("loader.go does not say %q once", now)
+	}
+	dir := t.TempDir()
+	replace := make(map[string]string)
+	for name, text := range map[string]string{
+		"loader.go": strings.Replace(string(loads), now, "{ return LoadOlder(pins) }", 1), "older.go": string(older),
+	} {
+		replace[filepath.Join(room, name)] = filepath.Join(dir, name)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "sockhealth-older")
+	if out, err := build(path, "-overlay", filepath.Join(dir, "overlay.json")); err != nil {
+		t.Fatalf("build an older agent: %v: %s", err, out)
+	}
+	return path
+}
