@@ -50,11 +50,11 @@ type killer struct {
 	judged   int // kills during a judgement
 }
 
-// TestKilled: the agent is killed at random moments of its start, a reload, a
+// TestKilledAgent: the agent is killed at random moments of its start, a reload, a
 // judgement and its stop, while a client opens connections all the time. None is
 // unbounded, whether or not an agent runs; each start succeeds at the first try;
 // and when the programs are taken off nothing is left of them.
-func TestKilled(t *testing.T) {
+func TestKilledAgent(t *testing.T) {
 	k := &killer{node: newNode(t, 1, killPolicies[0]), seen: newIDs(), policy: 0}
 	labtest.Enter(t, k.cgroup)
 	seed := uint64(time.Now().UnixNano())
@@ -68,7 +68,7 @@ func TestKilled(t *testing.T) {
 
 	client := k.newClient(t)
 	phases := []func(*testing.T, *agent){k.inStart, k.inReload, k.inJudgement, k.inStop}
-	kills := max(labtest.Fewer(50), 2*len(phases))
+	kills := max(labtest.Fewer(50), len(phases))
 	for i := range kills {
 		phases[i%len(phases)](t, k.launch(t, os.Getenv(program)))
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
-// TestUpgrade: an agent whose records are shorter bounds many connections; the next
+// TestUpgradeAgent: an agent whose records are shorter bounds many connections; the next
 // start, of this build, goes on with every record: what the application asked for
 // and what bounds it, to the last that a policy which names it no more gives back.
-func TestUpgrade(t *testing.T) {
+func TestUpgradeAgent(t *testing.T) {
 	labtest.Root(t)
 	if labtest.Without("runtimes") {
 		t.Skip("needs go, to build an agent of another layout")
