@@ -48,14 +48,9 @@ static __always_inline void gather(const struct tcp_sock *tp, struct sh_facts *f
 	f->probes_out = icsk->icsk_probes_out;
 	if (icsk->icsk_retransmits || icsk->icsk_probes_out)
 		f->unanswered = SH_WAIT_STUCK;
-	/*
-	 * A peer that takes no more, and answers every probe, would be ended (L1).
-	 * The time of the first probe outlives a window that opened by less than the
-	 * next segment (L9): it tells only while nothing is on its way.
-	 */
-	if (icsk->icsk_pending == ICSK_TIME_PROBE0 ||
-	    (f->in_flight &&
-	     (!tp->snd_wnd || (icsk->icsk_probes_tstamp && tp->snd_nxt == tp->snd_una))))
+	/* A peer that takes no more, and answers every probe, would be ended (L1). */
+	if (icsk->icsk_probes_tstamp || icsk->icsk_pending == ICSK_TIME_PROBE0 ||
+	    (f->in_flight && !tp->snd_wnd))
 		f->unanswered = SH_WAIT_WINDOW;
 }
 
