@@ -179,21 +179,38 @@ func (h *Holder) Filled(port int, bytes *int) error {
 	})
 }
 
-// Drain reads from the connections of a port until that many bytes have come.
+// Drain reads from all connections of a port at once, until nothing has come for a
+// second, and returns how many bytes did.
 func (h *Holder) Drain(port int, bytes *int) error {
-	return h.each(port, func(c *held) error {
-		for b := make([]byte, 1<<16); ; {
-			_ = c.SetReadDeadline(time.Now().Add(time.Second))
-			n, err := c.Read(b)
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	var errs []error
+	_ = h.each(port, func(c *held) error {
+		work.Go(func() {
+			n, err := drain(c.TCPConn)
+			mu.Lock()
+			defer mu.Unlock()
 			*bytes += n
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-		}
+			errs = append(errs, err)
+		})
+		return nil
 	})
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+func drain(c *net.TCPConn) (total int, err error) {
+	for b := make([]byte, 1<<16); ; {
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		n, err := c.Read(b)
+		total += n
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
 }
 
 // Send sends one byte on each connection of a port.

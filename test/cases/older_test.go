@@ -57,6 +57,7 @@ type older struct {
 	bounded int // how many the policy names
 	slow    int // among them, whose peers take no more
 	free    int // and those beside
+	drained int // bytes
 }
 
 // TestOlder: connections from before the agent's start, in five namespaces, of
@@ -98,7 +99,7 @@ func TestOlder(t *testing.T) {
 		o.wantOptions(t)
 		lossy.heal(t)
 		o.wantCarry(t)
-		o.wantWindows(t)
+		o.wantShutAgain(t)
 		o.wantHealthy(t)
 		a.stop(t)
 	})

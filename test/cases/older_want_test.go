@@ -98,25 +98,36 @@ func (o *older) wantListed(t *testing.T) {
 	}
 }
 
-// wantWindows: once its peer takes more, a connection has all of its options.
-func (o *older) wantWindows(t *testing.T) {
+// wantShutAgain: a peer that takes more and then, for a moment, no more, costs no
+// connection either (kernel-facts L9).
+func (o *older) wantShutAgain(t *testing.T) {
 	t.Helper()
-	o.write(t, olderPolicy+"# and once more\n") // the next round comes at once
+	o.write(t, olderPolicy+"# and once more\n") // a round comes at once
 	if _, err := o.admin.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	for waits := o.waiting(t); len(waits) > 0; waits = o.waiting(t) {
-		if time.Since(began) > 2*late {
-			t.Fatalf("connections wait on: %v", waits)
-		}
-		time.Sleep(10 * time.Millisecond)
+	await(t, 2*time.Second)
+	call[int](t, o.client, "Fill", slowPort)
+	if n := o.blocked(t); n != o.slow {
+		t.Errorf("%d windows are shut again, want %d", n, o.slow)
 	}
-	bounded, _ := o.ends(t)
-	for _, s := range bounded {
-		if s.Port == slowPort && s.Options != policed {
-			t.Errorf("%+v, want %+v", s, policed)
+	await(t, 2*time.Second)
+	for _, s := range o.client.see(t) {
+		if s.State != conn.Established || s.Err != "" || s.Port == slowPort && (!s.Options.KeepAlive || s.Options.Idle != policed.Idle) {
+			t.Fatalf("lost, or not bounded: %+v", s)
 		}
+	}
+	o.wantDrained(t)
+}
+
+// wantDrained: all bytes come that were sent to peers that took no more.
+func (o *older) wantDrained(t *testing.T) {
+	t.Helper()
+	for _, h := range o.servers {
+		o.drained += call[int](t, h, "Drain", slowPort)
+	}
+	if sent := call[int](t, o.client, "Filled", slowPort); o.drained != sent || sent == 0 {
+		t.Errorf("%d bytes came of %d", o.drained, sent)
 	}
 }
 
@@ -186,11 +197,5 @@ func (o *older) wantCarry(t *testing.T) {
 		}
 		call[int](t, o.client, "Receive", port)
 	}
-	got := 0
-	for _, h := range o.servers {
-		got += call[int](t, h, "Drain", slowPort)
-	}
-	if sent := call[int](t, o.client, "Filled", slowPort); got != sent || sent == 0 {
-		t.Errorf("%d bytes came of %d", got, sent)
-	}
+	o.wantDrained(t)
 }
