@@ -346,7 +346,8 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		row->direction = rec->direction;
 		row->flags = rec->flags;
 		row->outcome = SH_ADOPT_MANAGED;
-		if (rec->leave_ns > bpf_ktime_get_ns()) {
+		if (rec->leave_ns > bpf_ktime_get_ns() &&
+		    rec->leave_ns >= pass->began_ns + SH_LEAVE_NS) {
 			row->wait = SH_WAIT_PROBER;
 			return;
 		}

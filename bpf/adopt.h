@@ -7,10 +7,11 @@
 
 /* One pass over one namespace. Only one runs at a time. */
 struct sh_pass {
-	__u64 id;      /* of this pass alone: what an earlier one noted says nothing */
-	__u32 budget;  /* keepalives that it may still set off */
-	__u32 put_off; /* connections that found none left */
-	__u16 port_lo; /* net.ipv4.ip_local_port_range */
+	__u64 id;	/* of this pass alone: what an earlier one noted says nothing */
+	__u64 began_ns; /* the agent: the judgements of one before it have ended with it */
+	__u32 budget;	/* keepalives that it may still set off */
+	__u32 put_off;	/* connections that found none left */
+	__u16 port_lo;	/* net.ipv4.ip_local_port_range */
 	__u16 port_hi;
 	/* The namespace's own keepalive, which a socket without one has. */
 	__u16 idle_s;

@@ -25,9 +25,6 @@ struct sh_provoked {
 	__u32 pad;
 };
 
-/* How long adoption leaves a provoked socket alone: longer than any probe window. */
-#define SH_LEAVE_NS 120000000000ULL
-
 const struct sh_provoked *const unused_provoked __attribute__((unused));
 
 /*

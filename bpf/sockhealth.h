@@ -14,6 +14,8 @@
 #define SH_MAX_PREFIXES	  16384 /* prefixes of one policy */
 #define SH_MAX_POLICIES	  4096	/* policies with counters of their own, gone ones included */
 #define SH_RECORD_VERSION 1
+/* How long adoption leaves a provoked socket alone: longer than any probe window. */
+#define SH_LEAVE_NS 120000000000ULL
 /* Goes up when a rule or an event changes its meaning and not its size: what of
  * them is pinned is not used by another build then. */
 #define SH_LAYOUT 2

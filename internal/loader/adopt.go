@@ -185,7 +185,7 @@ func (a *adoption) begin(inode uint32, o AdoptOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.passes++
-	pass.Id, pass.Budget = a.passes, o.Budget
+	pass.Id, pass.BeganNs, pass.Budget = a.passes, uint64(a.began), o.Budget
 	if a.noCallbacks == nil {
 		pass.Callbacks = 1
 	}

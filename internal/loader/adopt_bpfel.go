@@ -56,6 +56,7 @@ type adoptShListener struct {
 type adoptShPass struct {
 	_         structs.HostLayout
 	Id        uint64
+	BeganNs   uint64
 	Budget    uint32
 	PutOff    uint32
 	PortLo    uint16

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -24,6 +25,9 @@ type adoption struct {
 	objects     adoptObjects
 	ends        endsObjects
 	noCallbacks error // why callback flags cannot be set from outside
+	// began is when the programs were loaded: no judgement from before is under way
+	// any more.
+	began time.Duration
 
 	mu     sync.Mutex
 	passes uint64    // how many began, held by mu
@@ -33,7 +37,7 @@ type adoption struct {
 // adopter is what gives kernel.Adopt.
 func (p *Programs) adopter() (*adoption, error) {
 	return p.adopt.get(func() (*adoption, error) {
-		a := new(adoption)
+		a := &adoption{began: p.began}
 		if err := p.loadShared("adopt", loadAdopt, &a.objects); err != nil {
 			return nil, lacking(kernel.Adopt, err)
 		}

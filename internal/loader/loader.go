@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
@@ -30,6 +31,7 @@ type Programs struct {
 	adopt   extra[*adoption]
 	holders holderWalks
 	types   *Types
+	began   time.Duration // when it was loaded
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
@@ -81,7 +83,7 @@ func load(pins *Pins, types *Types, older func(*ebpf.CollectionSpec)) (_ *Progra
 	if types == nil {
 		types = new(Types)
 	}
-	p := &Programs{ids: make(map[string]uint32), nextID: 1, pins: pins, older: older, types: types}
+	p := &Programs{ids: make(map[string]uint32), nextID: 1, pins: pins, older: older, types: types, began: conn.Now()}
 	defer func() {
 		if err != nil {
 			p.Close()
