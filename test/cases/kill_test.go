@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -21,8 +22,8 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 )
 
-// killPolicies take turns. What is judged by the second entry is dead, and its
-// judgement takes a second and a half.
+// killPolicies take turns. A judgement of what does not answer takes a second and a
+// half.
 var (
 	killPolicies = [2]string{killPolicy("15s", 5, 2, 5), killPolicy("21s", 7, 3, 4)}
 	killGives    = [2]conn.Options{policed, {KeepAlive: true, Idle: 7 * time.Second, Interval: 3 * time.Second, Count: 4, UserTimeout: 21 * time.Second}}
@@ -33,7 +34,7 @@ func killPolicy(userTimeout string, idle, interval, count int) string {
 defaults: {direction: outbound, user_timeout: %s, keepalive: {idle: %ds, interval: %ds, count: %d}, probe: {window: 1500ms, attempts: 3}}
 peers:
   - {name: live, cidrs: [10.91.2.0/24], ports: [7100]}
-  - {name: dead, cidrs: [10.91.2.0/24], ports: [7101]}
+  - {name: mute, cidrs: [10.91.2.0/24], ports: [7101]}
 `, userTimeout, idle, interval, count)
 }
 
@@ -45,9 +46,9 @@ type killer struct {
 	stops    time.Duration
 	policy   int // that is in the file
 	seen     *ids
-	reported *net.TCPConn // of the live ones
+	reported *net.TCPConn // answers
 	mute     *net.TCPListener
-	judged   int // kills during a judgement
+	suspects []*net.TCPConn // did not answer when the agent that judged them was killed
 }
 
 // TestKilledAgent: the agent is killed at random moments of its start, a reload, a
@@ -61,8 +62,6 @@ func TestKilledAgent(t *testing.T) {
 	t.Logf("seed %d", seed)
 	k.r = rand.New(rand.NewPCG(seed, 0))
 	k.measure(t)
-	// Connections to this port open, and nothing that is asked on them is answered.
-	labtest.Fault(t)(k.Drop(lab.Match{SrcPort: 7101, Clear: lab.SYN, MaxLen: 100}))
 	k.mute = labtest.Listen(t, k.Server, netip.AddrPortFrom(k.ServerAddr4, 7101))
 	k.reported, _ = labtest.Pair(t, k.Lab, 7100)
 
@@ -73,8 +72,8 @@ func TestKilledAgent(t *testing.T) {
 		phases[i%len(phases)](t, k.launch(t, os.Getenv(program)))
 	}
 	client.end(t)
-	t.Logf("%d kills, %d of them during a judgement, %d connections", kills, k.judged, client.opened)
-	if k.judged == 0 {
+	t.Logf("%d kills, %d of them during a judgement, %d connections", kills, len(k.suspects), client.opened)
+	if len(k.suspects) == 0 {
 		t.Error("no kill met a judgement")
 	}
 
@@ -130,13 +129,15 @@ func (k *killer) inReload(t *testing.T, a *agent) {
 	k.soon(t, a, 60*time.Millisecond)
 }
 
-// inJudgement has one connection judged that is dead, and one that is not.
+// inJudgement has two connections judged: one is well, on the other nothing that is
+// asked is answered until the agent is gone.
 func (k *killer) inJudgement(t *testing.T, a *agent) {
 	a.await(t)
 	k.seen.of(t, a)
-	dead := labtest.Dial(t, k.Client, netip.AddrPort{}, labtest.Addr(k.mute.Addr()))
+	suspect := labtest.Dial(t, k.Client, netip.AddrPort{}, labtest.Addr(k.mute.Addr()))
 	_ = labtest.Accept(t, k.mute)
-	for _, c := range []*net.TCPConn{dead, k.reported} {
+	fault := labtest.Fault(t)(k.Drop(lab.Match{SrcPort: 7101, DstPort: labtest.Addr(suspect.LocalAddr()).Port()}))
+	for _, c := range []*net.TCPConn{suspect, k.reported} {
 		cmd := k.report(t, c)
 		defer func() {
 			_ = cmd.Process.Kill()
@@ -145,7 +146,10 @@ func (k *killer) inJudgement(t *testing.T, a *agent) {
 	}
 	labtest.Eventually(t, late, func() bool { return k.status(t).Judgements > 0 }, "a judgement")
 	k.soon(t, a, time.Second)
-	k.judged++
+	labtest.Heal(t, fault)
+	if labtest.State(t, suspect) == conn.Established { // else it was condemned before
+		k.suspects = append(k.suspects, suspect)
+	}
 }
 
 // report starts to report a connection, on which something was just asked.
@@ -174,7 +178,7 @@ func (k *killer) inStop(t *testing.T, a *agent) {
 func (k *killer) wantInLine(t *testing.T, c *client) {
 	t.Helper()
 	adopts := loadertest.Has(t, loadertest.Load(t), kernel.Adopt)
-	open := append(c.kept, k.reported)
+	open := slices.Concat(c.kept, k.suspects, []*net.TCPConn{k.reported})
 	wrong := func() (out []conn.Options) {
 		for i, c := range open {
 			o := labtest.Options(t, c)
