@@ -341,6 +341,10 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		row->outcome = SH_ADOPT_REFUSED;
 		return;
 	}
+	if (rec && rec->flags & SH_CONNECTING) { /* sockops did not see it made */
+		rec->flags = SH_ADOPTED;
+		came(rec->policy);
+	}
 	if (rec) {
 		row->policy = rec->policy;
 		row->direction = rec->direction;
@@ -356,6 +360,17 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
 	else if (rec)
 		treat(tp, pass, rec, NULL, row);
+}
+
+/* A pass that takes leave gives a connect() under way its own user timeout back. */
+static __always_inline void connects(struct tcp_sock *tp, const struct sh_pass *pass)
+{
+	struct sh_record *rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+
+	if (!rec || !pass->release)
+		return;
+	set_opt(tp, SOL_TCP, TCP_USER_TIMEOUT, rec->app.user_timeout_ms, SH_FAULT_SET_USER_TIMEOUT);
+	bpf_sk_storage_delete(&sh_records, tp);
 }
 
 static __always_inline void listens(struct sh_pass *pass, const struct sock *sk,
@@ -400,6 +415,8 @@ SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
 		listens(pass, sk, &row);
 	else if (carries_connection(row.state) && !is_full(seq))
 		visit(tp, pass, &row);
+	else if (row.state == BPF_TCP_SYN_SENT)
+		connects(tp, pass);
 	row.cookie = sk->__sk_common.skc_cookie.counter;
 	if (row.outcome || is_full(seq))
 		bpf_seq_write(seq, &row, sizeof(row));

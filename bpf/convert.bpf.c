@@ -51,7 +51,8 @@ static __always_inline void convert(struct sh_record *to, const void *old)
 	})
 
 #define SH_UPGRADE
-#define record_of(sk) take_over(sk)
+#define record_of(sk)	 take_over(sk)
+#define bring_record(sk) ((void)take_over(sk))
 #define forget_record(sk)                                   \
 	({                                                  \
 		bpf_sk_storage_delete(&sh_old_records, sk); \

@@ -102,12 +102,6 @@ static __always_inline void one_alone(const struct sh_record *rec, int level, in
 	*want = one;
 }
 
-/* A user timeout that ends a connection sooner than another; 0 never does. */
-static __always_inline bool sh_sooner(__u32 a, __u32 b)
-{
-	return a && (!b || a < b);
-}
-
 /*
  * A connection that adoption has not brought in line yet gets the option at hand
  * alone, and no shorter user timeout, which might end it at once (T15): the rest
@@ -124,6 +118,23 @@ static __always_inline void at_hand(const struct sh_record *rec, int level, int 
 	*want = one;
 }
 
+/*
+ * Until the connection is made its user timeout bounds connect() and nothing else,
+ * and the other options do nothing: they are as the application sets them.
+ */
+static __always_inline int hold_connect(struct sh_record *rec, int level, int name, int value)
+{
+	struct sh_options app = rec->app;
+
+	if (!wish(&app, level, name, value))
+		return value; /* the kernel will say EINVAL */
+	rec->app = app;
+	if (level == SOL_TCP && name == TCP_USER_TIMEOUT)
+		app.user_timeout_ms = sh_connect(rec->override, rec->connect_ms, value);
+	copy_option(&rec->effective, &app, level, name);
+	return option_value(&app, level, name);
+}
+
 /* Holds the bound; returns the value to set instead of the one asked for. */
 static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
 				int value)
@@ -133,6 +144,8 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	bool raised, allow = rec->override == SH_ALLOW;
 	int held;
 
+	if (rec->flags & SH_CONNECTING)
+		return hold_connect(rec, level, name, value);
 	if (!wish(&app, level, name, value))
 		return value; /* the kernel will say EINVAL */
 	/* What tightening would make of it tells what allowing lets through. */

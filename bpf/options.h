@@ -23,6 +23,12 @@ static __always_inline __u32 sh_max(__u32 a, __u32 b)
 	return a > b ? a : b;
 }
 
+/* A user timeout that ends a connection sooner than another; 0 never does. */
+static __always_inline bool sh_sooner(__u32 a, __u32 b)
+{
+	return a && (!b || a < b);
+}
+
 /* The application's value where it set one that is tighter. */
 static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
 {
@@ -100,6 +106,16 @@ static __always_inline bool sh_combine(__u8 override, const struct sh_options *p
 		return false;
 	}
 	return sh_tighten(policed, app, out);
+}
+
+/* The user timeout while connect() is under way: the policy's, and the application's. */
+static __always_inline __u32 sh_connect(__u8 override, __u32 policed, __u32 app)
+{
+	if (override == SH_ENFORCE || !app)
+		return policed;
+	if (override == SH_ALLOW)
+		return app;
+	return sh_min(app, policed);
 }
 
 #endif

@@ -72,6 +72,7 @@ struct sh_rule {
 	__u8 override;	/* enum sh_override */
 	__u8 flags;	/* enum sh_rule_flags */
 	__u8 pad;
+	__u32 connect_ms; /* bound of connect(), 0: none */
 	struct sh_options options;
 };
 
@@ -83,11 +84,12 @@ struct sh_rules {
 };
 
 enum sh_record_flags {
-	SH_ADOPTED = 1 << 0,   /* open before the programs saw it: direction inferred */
-	SH_AMBIGUOUS = 1 << 1, /* the inference is not certain: bound it, never close it */
-	SH_PENDING = 1 << 2,   /* not all that the policy wants is set yet */
-	SH_RELEASING = 1 << 3, /* no policy names it any more; what it had is not all back */
-	SH_PROVOKED = 1 << 4,  /* TCP_KEEPIDLE is the prober's */
+	SH_ADOPTED = 1 << 0,	/* open before the programs saw it: direction inferred */
+	SH_AMBIGUOUS = 1 << 1,	/* the inference is not certain: bound it, never close it */
+	SH_PENDING = 1 << 2,	/* not all that the policy wants is set yet */
+	SH_RELEASING = 1 << 3,	/* no policy names it any more; what it had is not all back */
+	SH_PROVOKED = 1 << 4,	/* TCP_KEEPIDLE is the prober's */
+	SH_CONNECTING = 1 << 5, /* no connection yet: the user timeout is that of connect() */
 };
 
 /*
@@ -101,13 +103,14 @@ struct sh_record {
 	__u8 override;
 	__u8 flags; /* enum sh_record_flags */
 	__u32 policy;
-	__u64 opened_ns;
+	__u64 opened_ns;	     /* with SH_CONNECTING: when connect() began */
 	struct sh_options policed;   /* the policy's */
 	struct sh_options app;	     /* last asked for by the application */
 	struct sh_options effective; /* set on the socket */
 	__u32 held_ms;		     /* of CLOCK_MONOTONIC: when the application last set one */
 	__u64 leave_ns;		     /* until then the options are the prober's */
-	__u32 spare[4];
+	__u32 connect_ms;	     /* the policy's bound of connect(), 0: none */
+	__u32 spare[3];
 };
 
 /* Why a connection ended, as the kernel saw it. */
@@ -119,6 +122,8 @@ enum sh_cause {
 	SH_CAUSE_DESTROYED, /* SOCK_DESTROY: ours or somebody else's */
 	SH_CAUSE_OTHER,	    /* another error */
 	SH_CAUSE_MAX,
+	/* The bound of connect() ended it: no connection was made, and none closed. */
+	SH_CAUSE_CONNECT = SH_CAUSE_MAX,
 };
 
 /* Per policy, per CPU. They outlive a build: new ones stand at the end. */
@@ -140,6 +145,7 @@ struct sh_counters {
 	__u64 adopted;
 	__u64 released;
 	__u64 drifted;
+	__u64 connects_bounded; /* connect() calls that the policy's bound ended */
 };
 
 /* Everything that can go wrong in a program, counted per CPU. The counts outlive

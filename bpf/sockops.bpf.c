@@ -14,6 +14,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #ifndef SH_UPGRADE
 #define record_of(sk)	  bpf_sk_storage_get(&sh_records, sk, NULL, 0)
 #define forget_record(sk) bpf_sk_storage_delete(&sh_records, sk)
+#define bring_record(sk)  ((void)0) /* it is in the one map already */
 #endif
 
 /* Keep types in BTF that no map mentions. */
@@ -51,6 +52,22 @@ static __always_inline struct sh_rule *match(const struct sock *sk, __u8 directi
 }
 
 /*
+ * Notes what the application has asked for by now. Where the user timeout is that of
+ * connect(), what it asked for stands in the record.
+ */
+static __always_inline void ask(struct sh_record *rec, const struct sh_options *now)
+{
+	struct sh_options app = *now;
+
+	if (rec->flags & SH_CONNECTING) {
+		app.asked = rec->app.asked;
+		if (now->user_timeout_ms == rec->effective.user_timeout_ms)
+			app.user_timeout_ms = rec->app.user_timeout_ms;
+	}
+	rec->app = app;
+}
+
+/*
  * Sets what the policy of the record wants, and has the close told. Like
  * sh_bound_bare() a global function: the verifier looks at it once, and not once
  * for each rule that may have matched, which is most of what loading took.
@@ -58,6 +75,7 @@ static __always_inline struct sh_rule *match(const struct sock *sk, __u8 directi
 __noinline int sh_bound(struct bpf_sock_ops *ctx)
 {
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_options now;
 	struct sh_counters *c;
 	struct sh_record *rec;
 
@@ -67,10 +85,13 @@ __noinline int sh_bound(struct bpf_sock_ops *ctx)
 	if (!rec)
 		return 0; /* it was there a moment ago */
 	c = counters(rec->policy);
-	sock_options(tp, &rec->app);
+	sock_options(tp, &now);
+	ask(rec, &now);
+	rec->flags = 0;
+	rec->opened_ns = bpf_ktime_get_ns();
 	if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
 		COUNT(c->override_raised, 1);
-	set_options(ctx, &rec->app, &rec->effective);
+	set_options(ctx, &now, &rec->effective);
 	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
 	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
 						   BPF_SOCK_OPS_RTO_CB_FLAG)) {
@@ -114,21 +135,86 @@ __noinline int sh_bound_bare(struct bpf_sock_ops *ctx, __u64 times, __u32 rest)
 	return 0;
 }
 
-/* A connection opened: bound it if a policy names the peer. */
-static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
+/*
+ * Bounds connect() as the record wants. Its end is told as that of a connection:
+ * what the application had set must come back then.
+ */
+__noinline int sh_connecting(struct bpf_sock_ops *ctx)
 {
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_options now;
+	struct sh_record *rec;
+
+	if (!tp)
+		return 0;
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	if (!rec)
+		return 0;
+	sock_options(tp, &now);
+	ask(rec, &now);
+	rec->effective = now;
+	rec->effective.user_timeout_ms =
+		sh_connect(rec->override, rec->connect_ms, rec->app.user_timeout_ms);
+	rec->flags = SH_CONNECTING;
+	rec->opened_ns = bpf_ktime_get_ns();
+	set_options(ctx, &now, &rec->effective);
+	bpf_get_socket_cookie(ctx);
+	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG))
+		fault(SH_FAULT_CB_FLAGS);
+	return 0;
+}
+
+/* Gives a socket the user timeout back that it had, or was to get, before connect(). */
+__noinline int sh_connected(struct bpf_sock_ops *ctx)
+{
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_options now;
+	struct sh_record *rec;
+
+	if (!tp)
+		return 0;
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	if (!rec || !(rec->flags & SH_CONNECTING))
+		return 0;
+	sock_options(tp, &now);
+	ask(rec, &now);
+	if (now.user_timeout_ms != rec->app.user_timeout_ms)
+		set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, rec->app.user_timeout_ms,
+			SH_FAULT_SET_USER_TIMEOUT);
+	forget_record(tp);
+	return 0;
+}
+
+/*
+ * A connection opened, or is about to: bound it if a policy names the peer. What
+ * follows the match is done in functions of their own, see sh_bound().
+ */
+static __always_inline void opened(struct bpf_sock_ops *ctx)
+{
+	__u32 direction = ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? SH_INBOUND : SH_OUTBOUND;
+	__u32 connects = ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB;
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
 	struct sh_record *rec;
 	struct sh_rule *rule;
 
 	if (!tp || is_mptcp(tp))
 		return;
+	bring_record(tp);
+	barrier_var(direction); /* one way through the match, not three */
+	barrier_var(connects);
 	rule = match(&tp->inet_conn.icsk_inet.sk, direction);
-	if (!rule)
+	if (!rule) {
+		if (!connects) /* one may have named it when it began */
+			sh_connected(ctx);
+		return;
+	}
+	if (connects && !rule->connect_ms)
 		return;
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!rec) {
 		fault(SH_FAULT_STORAGE);
+		if (connects)
+			return; /* nobody could give the user timeout back */
 		sh_bound_bare(ctx, pack_times(&rule->options),
 			      pack_rest(&rule->options, rule->override));
 		return;
@@ -136,11 +222,33 @@ static __always_inline void opened(struct bpf_sock_ops *ctx, __u8 direction)
 	rec->version = SH_RECORD_VERSION;
 	rec->direction = direction;
 	rec->override = rule->override;
-	rec->flags = 0;
 	rec->policy = rule->policy;
-	rec->opened_ns = bpf_ktime_get_ns();
+	rec->connect_ms = rule->connect_ms;
 	rec->policed = rule->options;
-	sh_bound(ctx);
+	if (connects)
+		sh_connecting(ctx);
+	else
+		sh_bound(ctx);
+}
+
+/* connect() failed: was it by the policy's bound? */
+static __always_inline void not_connected(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
+					  struct sh_record *rec, int old)
+{
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+	__u64 bound = rec->effective.user_timeout_ms * 1000000ULL;
+	struct sh_counters *c;
+
+	/* The application's own, or the end of its attempts, may have come first. */
+	if (bound && rec->effective.user_timeout_ms != rec->app.user_timeout_ms &&
+	    (sk->sk_err == ETIMEDOUT || (sk->sk_err && sk->sk_err == sk->sk_err_soft)) &&
+	    bpf_ktime_get_ns() - rec->opened_ns >= bound) {
+		c = counters(rec->policy);
+		if (c)
+			COUNT(c->connects_bounded, 1);
+		emit(tp, rec, old, SH_EVENT_CLOSE, SH_CAUSE_CONNECT);
+	}
+	sh_connected(ctx);
 }
 
 static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
@@ -153,6 +261,10 @@ static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
 	rec = record_of(tp);
 	if (!rec)
 		return;
+	if (rec->flags & SH_CONNECTING) {
+		not_connected(ctx, tp, rec, old);
+		return;
+	}
 	tell_close(tp, rec, old);
 	/* The socket may be connected again, to a peer that no policy names. */
 	forget_record(tp);
@@ -168,7 +280,7 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 	if (!tp)
 		return;
 	rec = record_of(tp);
-	if (!rec)
+	if (!rec || rec->flags & SH_CONNECTING)
 		return;
 	c = counters(rec->policy);
 	if (c)
@@ -179,15 +291,11 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 
 SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 {
-	__u32 direction = SH_OUTBOUND;
-
 	switch (ctx->op) {
-	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		direction = SH_INBOUND;
-		barrier_var(direction); /* one way through opened(), not two */
-					/* fall through */
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-		opened(ctx, direction);
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		opened(ctx);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
 		if (ctx->args[1] == BPF_TCP_CLOSE)

@@ -75,12 +75,15 @@ func (a *Agent) logEnd(e *loader.Event, policy string) {
 	where := a.container(e.Cgroup)
 	a.journal.add(Entry{Time: time.Now(), Kind: kind, Policy: policy, ID: e.ID, Container: where, Event: e})
 	level := slog.LevelInfo
-	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed {
-		level = slog.LevelDebug // the peer's or our own doing, or no end at all
+	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed || e.Cause == loader.CauseConnect {
+		level = slog.LevelDebug // the peer's or our own doing, or no end at all; applications tell of their connects
 	}
 	msg := "connection ended"
-	if e.Stall {
+	switch {
+	case e.Stall:
 		msg = "connection stalled"
+	case e.Cause == loader.CauseConnect:
+		msg = "connect ended"
 	}
 	errno := ""
 	if e.Errno != 0 {

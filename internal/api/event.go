@@ -50,8 +50,9 @@ type VerdictEvent struct {
 
 // EndEvent is what the kernel tells of a connection that ends or stalls.
 type EndEvent struct {
-	// Cause is normal, reset, idle_bound, in_flight_bound, destroyed or other;
-	// Errno what the application sees, "" for none.
+	// Cause is normal, reset, idle_bound, in_flight_bound, destroyed, other or
+	// connect_bound (no connection was made); Errno what the application sees, ""
+	// for none.
 	Cause         string `json:"cause"`
 	Errno         string `json:"errno,omitempty"`
 	Direction     string `json:"direction"`

@@ -102,6 +102,8 @@ type Rule struct {
 	AppProbe *AppProbe `json:"app_probe,omitempty"`
 	// CloseSilentAfterMS is 0 where there is no such limit.
 	CloseSilentAfterMS int64 `json:"close_silent_after_ms"`
+	// ConnectTimeoutMS is 0 where connect() is not bounded.
+	ConnectTimeoutMS int64 `json:"connect_timeout_ms"`
 }
 
 // AppProbe is how the application is asked.
@@ -123,6 +125,7 @@ func NewRule(p *policy.Peer, file string, service netip.Addr) Rule {
 		Options:  newSocketOptions(p.Options),
 		WindowMS: p.Probe.Window.Milliseconds(), Attempts: p.Probe.Attempts,
 		Observe: p.Observe, CloseSilentAfterMS: p.CloseSilentAfter.Milliseconds(),
+		ConnectTimeoutMS: p.ConnectTimeout.Milliseconds(),
 	}
 	if a := p.AppProbe; a != nil {
 		r.AppProbe = &AppProbe{Kind: string(a.Kind), Port: a.Port, TimeoutMS: a.Timeout.Milliseconds(), CloseHung: a.CloseHung}

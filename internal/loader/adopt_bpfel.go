@@ -73,11 +73,12 @@ type adoptShPass struct {
 type adoptShRecordFlags uint32
 
 const (
-	adoptShRecordFlagsSH_ADOPTED   adoptShRecordFlags = 1
-	adoptShRecordFlagsSH_AMBIGUOUS adoptShRecordFlags = 2
-	adoptShRecordFlagsSH_PENDING   adoptShRecordFlags = 4
-	adoptShRecordFlagsSH_RELEASING adoptShRecordFlags = 8
-	adoptShRecordFlagsSH_PROVOKED  adoptShRecordFlags = 16
+	adoptShRecordFlagsSH_ADOPTED    adoptShRecordFlags = 1
+	adoptShRecordFlagsSH_AMBIGUOUS  adoptShRecordFlags = 2
+	adoptShRecordFlagsSH_PENDING    adoptShRecordFlags = 4
+	adoptShRecordFlagsSH_RELEASING  adoptShRecordFlags = 8
+	adoptShRecordFlagsSH_PROVOKED   adoptShRecordFlags = 16
+	adoptShRecordFlagsSH_CONNECTING adoptShRecordFlags = 32
 )
 
 type adoptShRefusal uint32

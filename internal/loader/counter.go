@@ -23,6 +23,7 @@ type Counters struct {
 	// Connections that came under the policy while open, in a pass of adoption,
 	// and that left it while open; and whose options a pass found changed.
 	Adopted, Released, Drifted uint64
+	ConnectsBounded            uint64 // connect() calls that the policy's bound ended
 }
 
 // Open returns the connections that are open now.
@@ -73,6 +74,7 @@ func (c *Counters) add(one *sockopsShCounters) {
 	c.Adopted += one.Adopted
 	c.Released += one.Released
 	c.Drifted += one.Drifted
+	c.ConnectsBounded += one.ConnectsBounded
 }
 
 // Fault is a thing that can go wrong inside a program.

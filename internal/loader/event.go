@@ -27,6 +27,10 @@ const (
 	CauseDestroyed = Cause(sockopsShCauseSH_CAUSE_DESTROYED) // SOCK_DESTROY, ours or somebody else's
 	CauseOther     = Cause(sockopsShCauseSH_CAUSE_OTHER)     // another error
 	causes         = int(sockopsShCauseSH_CAUSE_MAX)
+
+	// CauseConnect: the bound of connect() ended it. No connection was made, and
+	// none is counted.
+	CauseConnect = Cause(sockopsShCauseSH_CAUSE_CONNECT)
 )
 
 // String returns the cause as metrics and log spell it.
@@ -44,6 +48,8 @@ func (c Cause) String() string {
 		return "destroyed"
 	case CauseOther:
 		return "other"
+	case CauseConnect:
+		return "connect_bound"
 	}
 	return fmt.Sprintf("cause_%d", uint8(c))
 }
@@ -52,7 +58,8 @@ func (c Cause) String() string {
 type Event struct {
 	conn.ID
 	// Stall says that it is the first retransmission timeout of a stall;
-	// else the connection closed, by a bound, a reset, a destroy or an error.
+	// else the connection closed, by a bound, a reset, a destroy or an error, or
+	// was not made (CauseConnect).
 	Stall         bool
 	Time          time.Duration // CLOCK_MONOTONIC
 	Cause         Cause         // CauseNormal in a stall
@@ -114,7 +121,7 @@ func decodeEvent(b []byte) (Event, error) {
 	if kind != sockopsShEventTypeSH_EVENT_CLOSE && kind != sockopsShEventTypeSH_EVENT_STALL {
 		return Event{}, fmt.Errorf("decode event: %w: type %d", ErrEvent, e.Type)
 	}
-	if int(e.Cause) >= causes {
+	if Cause(e.Cause) > CauseConnect {
 		return Event{}, fmt.Errorf("decode event: %w: cause %d", ErrEvent, e.Cause)
 	}
 	return Event{

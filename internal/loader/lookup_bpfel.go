@@ -113,17 +113,19 @@ type lookupShRecord struct {
 	Effective lookupShOptions
 	HeldMs    uint32
 	LeaveNs   uint64
-	Spare     [4]uint32
+	ConnectMs uint32
+	Spare     [3]uint32
 }
 
 type lookupShRecordFlags uint32
 
 const (
-	lookupShRecordFlagsSH_ADOPTED   lookupShRecordFlags = 1
-	lookupShRecordFlagsSH_AMBIGUOUS lookupShRecordFlags = 2
-	lookupShRecordFlagsSH_PENDING   lookupShRecordFlags = 4
-	lookupShRecordFlagsSH_RELEASING lookupShRecordFlags = 8
-	lookupShRecordFlagsSH_PROVOKED  lookupShRecordFlags = 16
+	lookupShRecordFlagsSH_ADOPTED    lookupShRecordFlags = 1
+	lookupShRecordFlagsSH_AMBIGUOUS  lookupShRecordFlags = 2
+	lookupShRecordFlagsSH_PENDING    lookupShRecordFlags = 4
+	lookupShRecordFlagsSH_RELEASING  lookupShRecordFlags = 8
+	lookupShRecordFlagsSH_PROVOKED   lookupShRecordFlags = 16
+	lookupShRecordFlagsSH_CONNECTING lookupShRecordFlags = 32
 )
 
 type lookupShTuple struct {

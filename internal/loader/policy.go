@@ -194,6 +194,7 @@ func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 	if peer.LeaveExisting {
 		to.Flags = uint8(sockopsShRuleFlagsSH_LEAVE_EXISTING)
 	}
+	to.ConnectMs = uint32(peer.ConnectTimeout / time.Millisecond)
 	o := peer.Options
 	to.Options.UserTimeoutMs = uint32(o.UserTimeout / time.Millisecond)
 	to.Options.IdleS = uint16(o.Idle / time.Second)

@@ -23,6 +23,7 @@ const (
 	sockopsShCauseSH_CAUSE_DESTROYED sockopsShCause = 4
 	sockopsShCauseSH_CAUSE_OTHER     sockopsShCause = 5
 	sockopsShCauseSH_CAUSE_MAX       sockopsShCause = 6
+	sockopsShCauseSH_CAUSE_CONNECT   sockopsShCause = 6
 )
 
 type sockopsShCounters struct {
@@ -39,6 +40,7 @@ type sockopsShCounters struct {
 	Adopted         uint64
 	Released        uint64
 	Drifted         uint64
+	ConnectsBounded uint64
 }
 
 type sockopsShEvent struct {
@@ -119,7 +121,8 @@ type sockopsShRecord struct {
 	Effective sockopsShOptions
 	HeldMs    uint32
 	LeaveNs   uint64
-	Spare     [4]uint32
+	ConnectMs uint32
+	Spare     [3]uint32
 }
 
 type sockopsShRule struct {
@@ -131,6 +134,7 @@ type sockopsShRule struct {
 	Override  uint8
 	Flags     uint8
 	Pad       uint8
+	ConnectMs uint32
 	Options   sockopsShOptions
 }
 

@@ -34,6 +34,7 @@ type collector struct {
 	verdicts, closes, live           *prometheus.Desc
 	probes, judgements               *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
+	connects                         *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 }
@@ -55,7 +56,8 @@ func newCollector(c Config) *collector {
 			"policy"),
 		bytesAcked: desc("bytes_acked_total", "Payload sent and acknowledged on managed connections, added when each ends.",
 			"policy"),
-		stalls: desc("stalls_total", "First retransmission timeouts of stalls on managed connections.", "policy"),
+		stalls:   desc("stalls_total", "First retransmission timeouts of stalls on managed connections.", "policy"),
+		connects: desc("connects_bounded_total", "Calls of connect() that connect_timeout ended.", "policy"),
 		overrides: desc("app_overrides_total", "Socket options that applications set themselves on managed connections.",
 			"policy", "outcome"),
 		verdicts: desc("verdicts_total", "Judgements, by verdict; policy is empty where no entry names the connection.",
@@ -81,7 +83,7 @@ func newCollector(c Config) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.overrides,
+		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.connects, c.overrides,
 		c.verdicts, c.closes, c.live, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
 		c.reloadOK, c.reloadTime, c.unattended,
 	} {
@@ -125,6 +127,7 @@ func (c *collector) policy(s sink, name string, k *loader.Counters, stats *agent
 	s.counter(c.bytesReceived, k.BytesReceived, name)
 	s.counter(c.bytesAcked, k.BytesAcked, name)
 	s.counter(c.stalls, k.Stalls, name)
+	s.counter(c.connects, k.ConnectsBounded, name)
 	s.counter(c.overrides, k.OverrideKept, name, "kept")
 	s.counter(c.overrides, k.OverrideHeld, name, "held")
 	s.counter(c.overrides, k.OverrideAllowed, name, "allowed")

@@ -45,6 +45,9 @@ sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 0
 # HELP sockhealth_connections_released_total Connections that left the policy while they were open.
 # TYPE sockhealth_connections_released_total counter
 sockhealth_connections_released_total{policy="buffer"} 0
+# HELP sockhealth_connects_bounded_total Calls of connect() that connect_timeout ended.
+# TYPE sockhealth_connects_bounded_total counter
+sockhealth_connects_bounded_total{policy="buffer"} 0
 # HELP sockhealth_coverage_last_scan_success 1 where the last scan of coverage saw every namespace.
 # TYPE sockhealth_coverage_last_scan_success gauge
 sockhealth_coverage_last_scan_success 0

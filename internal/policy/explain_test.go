@@ -52,11 +52,13 @@ peers:
   - name: loose
     cidrs: [10.2.0.0/16]
     app_override: allow
+    connect_timeout: 2500ms
     app_probe: {grpc: {}, timeout: 1500ms, on_hung: none}
     direction: outbound
   - name: watched
     cidrs: [10.3.0.0/16]
     action: observe
+    connect_timeout: 3s
     app_probe: {send: {port: 6379, data: "PING\r\n"}}
     close_silent_after: 3s
     direction: inbound

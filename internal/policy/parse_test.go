@@ -104,6 +104,7 @@ defaults:
   app_override: allow
   action: observe
   close_silent_after: 10m
+  connect_timeout: 4s
 peers:
   - {name: inherits, cidrs: [10.1.0.0/16]}
   - name: overrides
@@ -123,22 +124,22 @@ peers:
 `)
 	want := []Peer{
 		{
-			Name: "inherits", Line: 11, Override: Allow, Observe: true, CloseSilentAfter: 10 * time.Minute, Directions: Directions(conn.Inbound),
+			Name: "inherits", Line: 12, Override: Allow, Observe: true, CloseSilentAfter: 10 * time.Minute, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 3 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 11, 30}},
+			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 12, 30}},
 		},
 		{
-			Name: "overrides", Line: 12, Directions: Both, LeaveExisting: true,
+			Name: "overrides", Line: 13, Directions: Both, LeaveExisting: true,
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 7, UserTimeout: 40 * time.Second},
 			Probe:   Probe{Window: 2 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 13, 13}},
+			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 14, 13}},
 		},
 		{
-			Name: "enforces", Line: 25, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, Directions: Directions(conn.Inbound),
+			Name: "enforces", Line: 26, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 1500 * time.Millisecond, Attempts: 3},
-			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 25, 30}},
+			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 26, 30}},
 		},
 	}
 	if diff := cmp.Diff(want, p.Peers, comparePrefixes); diff != "" {

@@ -59,6 +59,8 @@ type Peer struct {
 	// CloseSilentAfter is how long a call may stay without payload although
 	// the path answers; 0: for ever.
 	CloseSilentAfter time.Duration
+	// ConnectTimeout bounds connect() to the peer; 0: nothing of ours does.
+	ConnectTimeout time.Duration
 	// AppProbe asks the application itself; nil: nobody does.
 	AppProbe *AppProbe
 	// Directions are the directions the entry speaks of, never 0.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
 )
 
 // String renders the explanation for people, in seconds, one block for each
@@ -64,6 +66,9 @@ func (a Answer) rows() string {
 		put("outage survived", "idle: only up to %s where it begins right after a packet", least(f.SurvivesIdleFresh))
 	}
 	put("", "in flight: any up to %s, up to %s on a near path", least(f.SurvivesInFlight), least(f.SurvivesInFlightNear))
+	if c := a.Peer.ConnectTimeout; c > 0 && a.Direction == conn.Outbound {
+		put("connect bound", "%s after the first SYN (%s with the latest timers)%s", most(c), most(late(c)), loose)
+	}
 	judged := "judged"
 	if a.Peer.AppProbeOf(a.Direction) != nil {
 		judged = "path judged"

@@ -20,6 +20,10 @@ const (
 	maxWindow      = time.Minute
 	maxAttempts    = int(maxWindow / probeSpacing)
 	maxSilent      = 24 * time.Hour
+	// The kernel looks at a connect() for the first time when its first SYN has been
+	// unanswered for a second; with its own defaults it gives up after about two minutes.
+	minConnect = time.Second
+	maxConnect = 10 * time.Minute
 )
 
 // file is the whole file before it is checked as a whole.
@@ -94,7 +98,8 @@ func (d *decoder) settingFields(s *settings) []field {
 			choice[Override]{"tighten", Tighten}, choice[Override]{"enforce", Enforce}, choice[Override]{"allow", Allow}),
 		choose(d, &s.leaveExisting, "existing", b.leaveExisting.value, choice[bool]{"adopt", false}, choice[bool]{"ignore", true}),
 		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
-		d.fixed("connect_timeout", "off"),
+		{name: "connect_timeout", def: "off", want: "off, 1s to 10m",
+			read: durationOrOff(d, &s.connect, "connect_timeout", minConnect, maxConnect, time.Millisecond)},
 		{name: "probe", sub: probe},
 		d.fixed("silence", "off"),
 		{name: "close_silent_after", def: "off", want: "off, 500ms to 24h",

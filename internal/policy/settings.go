@@ -32,6 +32,7 @@ type settings struct {
 	observe                     setting[bool]
 	leaveExisting               setting[bool]
 	silent                      setting[time.Duration] // 0: off
+	connect                     setting[time.Duration] // 0: off
 }
 
 // builtin are the values where the file gives none.
@@ -62,6 +63,7 @@ func (s settings) over(below settings) settings {
 	inherit(&s.observe, below.observe)
 	inherit(&s.leaveExisting, below.leaveExisting)
 	inherit(&s.silent, below.silent)
+	inherit(&s.connect, below.connect)
 	return s
 }
 
