@@ -333,6 +333,12 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	if (rule && !rec && rule->flags & SH_LEAVE_EXISTING)
 		return;
 	row->refusal = refusal(tp);
+	if (row->refusal == SH_REFUSE_KERNEL && rule && rule->flags & SH_TAKE_KERNELS)
+		row->refusal = SH_REFUSE_NONE;
+	if (row->refusal == SH_REFUSE_KERNEL && rec) {
+		row->refusal = SH_REFUSE_NONE;
+		rule = NULL; /* it was managed: let go of it */
+	}
 	if (row->refusal) {
 		if (!rule)
 			return;
@@ -373,11 +379,13 @@ static __always_inline void connects(struct tcp_sock *tp, const struct sh_pass *
 	bpf_sk_storage_delete(&sh_records, tp);
 }
 
-static __always_inline void listens(struct sh_pass *pass, const struct sock *sk,
+static __always_inline void listens(struct tcp_sock *tp, struct sh_pass *pass,
 				    struct sh_adoption *row)
 {
+	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 	struct sh_listener key = {.netns = row->netns, .port = row->local_port};
 
+	mark_listener(tp);
 	__builtin_memcpy(key.addr, row->local, sizeof(key.addr));
 	note_listener(pass, &key, BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only));
 	row->outcome = SH_ADOPT_LISTENER;
@@ -412,7 +420,7 @@ SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
 	row.family = sk->__sk_common.skc_family;
 	row.bound_dev = sk->__sk_common.skc_bound_dev_if;
 	if (row.state == BPF_TCP_LISTEN)
-		listens(pass, sk, &row);
+		listens(tp, pass, &row);
 	else if (carries_connection(row.state) && !is_full(seq))
 		visit(tp, pass, &row);
 	else if (row.state == BPF_TCP_SYN_SENT)

@@ -3,7 +3,7 @@
 #ifndef SOCKHEALTH_LOOK_H
 #define SOCKHEALTH_LOOK_H
 
-#include "sock.h"
+#include "kernels.h"
 
 /* Saturates where 32 bits of milliseconds end, after 49 days. */
 static __always_inline __u32 ticks_to_ms(__u32 ticks)
@@ -32,7 +32,7 @@ static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *
 	return 0;
 }
 
-static __always_inline __u32 look_flags(const struct tcp_sock *tp)
+static __always_inline __u32 look_flags(struct tcp_sock *tp)
 {
 	__u32 flags = 0;
 
@@ -54,7 +54,7 @@ static __always_inline __u32 look_flags(const struct tcp_sock *tp)
 		flags |= SH_LOOK_BACKLOG;
 	if (BPF_CORE_READ_BITFIELD(tp, repair))
 		flags |= SH_LOOK_REPAIR;
-	if (is_kernels(&tp->inet_conn.icsk_inet.sk))
+	if (is_kernels(tp))
 		flags |= SH_LOOK_KERNEL;
 	return flags;
 }
@@ -81,7 +81,7 @@ static __always_inline void look_ages(const struct tcp_sock *tp, struct sh_look 
 	out->ack_stamp = ack;
 }
 
-static __always_inline void look_fill(const struct tcp_sock *tp, struct sh_look *out)
+static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct inet_sock *inet = &icsk->icsk_inet;

@@ -118,20 +118,4 @@ static __always_inline bool is_mptcp(const struct tcp_sock *tp)
 	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
 }
 
-/*
- * The kernel's own connections (NFS, nvme-tcp, iSCSI). Most are made as such.
- * Those that are not have no file, or one of the kernel's; then the kernel has
- * left its own pointer in sk_user_data, without the flag bits of a psock
- * (sockmap). One that waits to be accepted has no struct socket yet, and is not
- * the kernel's for that.
- */
-static __always_inline bool is_kernels(const struct sock *sk)
-{
-	struct socket *sock = sk->sk_socket;
-	unsigned long data = (unsigned long)sk->sk_user_data;
-
-	return BPF_CORE_READ_BITFIELD(sk, sk_kern_sock) || (sock && !sock->file) ||
-	       (data && !(data & 7));
-}
-
 #endif

@@ -61,6 +61,7 @@ struct sh_prefix {
 
 enum sh_rule_flags {
 	SH_LEAVE_EXISTING = 1 << 0, /* a connection that was not seen to open is left alone */
+	SH_TAKE_KERNELS = 1 << 1,   /* the kernel's own connections are managed, too */
 };
 
 /* One way to match below a prefix. */

@@ -5,6 +5,7 @@
  * against what the application sets later. Linux 5.10 and later.
  */
 #include "hold.h"
+#include "kernels.h"
 #include "match.h"
 #include "tell.h"
 
@@ -196,10 +197,13 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
 	struct sh_record *rec;
 	struct sh_rule *rule;
+	__u32 kernels;
 
 	if (!tp || is_mptcp(tp))
 		return;
 	bring_record(tp);
+	kernels = is_kernels(tp);
+	barrier_var(kernels);
 	barrier_var(direction); /* one way through the match, not three */
 	barrier_var(connects);
 	rule = match(&tp->inet_conn.icsk_inet.sk, direction);
@@ -208,7 +212,7 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 			sh_connected(ctx);
 		return;
 	}
-	if (connects && !rule->connect_ms)
+	if ((connects && !rule->connect_ms) || (kernels && !(rule->flags & SH_TAKE_KERNELS)))
 		return;
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!rec) {
@@ -229,6 +233,14 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 		sh_connecting(ctx);
 	else
 		sh_bound(ctx);
+}
+
+static __always_inline void listens(struct bpf_sock_ops *ctx)
+{
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+
+	if (tp)
+		mark_listener(tp);
 }
 
 /* connect() failed: was it by the policy's bound? */
@@ -296,6 +308,9 @@ SEC("sockops") int sh_sockops(struct bpf_sock_ops *ctx)
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 		opened(ctx);
+		break;
+	case BPF_SOCK_OPS_TCP_LISTEN_CB:
+		listens(ctx);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
 		if (ctx->args[1] == BPF_TCP_CLOSE)

@@ -114,6 +114,7 @@ const (
 	adoptMapShPasses        = "sh_passes"
 	adoptMapShPolicy        = "sh_policy"
 	adoptMapShRecords       = "sh_records"
+	adoptMapShServers       = "sh_servers"
 	adoptMapShStats         = "sh_stats"
 	adoptProgShAdopt        = "sh_adopt"
 	adoptProgShCallbacks    = "sh_callbacks"
@@ -184,6 +185,7 @@ type adoptMapSpecs struct {
 	ShPasses    *ebpf.MapSpec `ebpf:"sh_passes"`
 	ShPolicy    *ebpf.MapSpec `ebpf:"sh_policy"`
 	ShRecords   *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers   *ebpf.MapSpec `ebpf:"sh_servers"`
 	ShStats     *ebpf.MapSpec `ebpf:"sh_stats"`
 }
 
@@ -228,6 +230,7 @@ type adoptMaps struct {
 	ShPasses    *ebpf.Map `ebpf:"sh_passes"`
 	ShPolicy    *ebpf.Map `ebpf:"sh_policy"`
 	ShRecords   *ebpf.Map `ebpf:"sh_records"`
+	ShServers   *ebpf.Map `ebpf:"sh_servers"`
 	ShStats     *ebpf.Map `ebpf:"sh_stats"`
 }
 
@@ -238,6 +241,7 @@ func (m *adoptMaps) Close() error {
 		m.ShPasses,
 		m.ShPolicy,
 		m.ShRecords,
+		m.ShServers,
 		m.ShStats,
 	)
 }

@@ -64,8 +64,7 @@ func multipath(t *testing.T, l *lab.Lab) (*net.TCPListener, *net.TCPConn) {
 }
 
 // TestAdoptMultipath: a connection of Multipath TCP is not ours to touch. One of
-// plain TCP to the same listener is, once the application has it: until then it is
-// the kernel's own.
+// plain TCP to the same listener is, although the kernel made that listener itself.
 func TestAdoptMultipath(t *testing.T) {
 	a := newAdoption(t, bothWays)
 	ln, client := multipath(t, a.Lab)
@@ -84,10 +83,10 @@ func TestAdoptMultipath(t *testing.T) {
 	ends := [2]netip.AddrPort{labtest.Addr(plain.RemoteAddr()), labtest.Addr(plain.LocalAddr())}
 	labtest.Eventually(t, late, func() bool {
 		told, _ := a.pass(t, a.Server, plenty)
-		return told[ends].Refusal == loader.RefusalKernel
-	}, "the kernel has the server's end")
-	accepted := labtest.Accept(t, ln)
+		return told[ends].Outcome == loader.Adopted
+	}, "the server's end is there")
 	a.settle(t, a.Server)
+	accepted := labtest.Accept(t, ln)
 	wantOptions(t, "plain server end", accepted, slow)
 	wantNoFaults(t, a.Programs)
 }

@@ -38,10 +38,10 @@ type adoption struct {
 func (p *Programs) adopter() (*adoption, error) {
 	return p.adopt.get(func() (*adoption, error) {
 		a := &adoption{began: p.began}
-		if err := p.loadShared("adopt", loadAdopt, &a.objects); err != nil {
+		if err := p.loadObject("adopt", loadAdopt, &a.objects); err != nil {
 			return nil, lacking(kernel.Adopt, err)
 		}
-		if err := p.loadShared("ends", loadEnds, &a.ends); err != nil {
+		if err := p.loadObject("ends", loadEnds, &a.ends); err != nil {
 			return nil, lacking(kernel.Adopt, errors.Join(err, a.objects.Close()))
 		}
 		if err := tryCallbacks(a.objects.ShCallbacks); err != nil {
@@ -49,34 +49,6 @@ func (p *Programs) adopter() (*adoption, error) {
 		}
 		return a, nil
 	})
-}
-
-// loadShared loads one object that shares what it can with the sockops program:
-// policy, records, counters and events.
-func (p *Programs) loadShared(name string, load func() (*ebpf.CollectionSpec, error), to any) error {
-	spec, err := load()
-	if err != nil {
-		return fmt.Errorf("read %s object: %w", name, err)
-	}
-	if err := setHZ(spec); err != nil {
-		return err
-	}
-	shared := make(map[string]*ebpf.Map)
-	for name, m := range map[string]*ebpf.Map{
-		sockopsMapShRecords: p.sockops.ShRecords,
-		sockopsMapShPolicy:  p.sockops.ShPolicy,
-		sockopsMapShStats:   p.sockops.ShStats,
-		sockopsMapShFaults:  p.sockops.ShFaults,
-		sockopsMapShEvents:  p.sockops.ShEvents,
-	} {
-		if spec.Maps[name] != nil {
-			shared[name] = m
-		}
-	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: &p.types.cache}); err != nil {
-		return loadError(name, err)
-	}
-	return nil
 }
 
 // Close frees it, the tracepoint first.

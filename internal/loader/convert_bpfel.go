@@ -30,6 +30,7 @@ const (
 	convertMapShOldRecords    = "sh_old_records"
 	convertMapShPolicy        = "sh_policy"
 	convertMapShRecords       = "sh_records"
+	convertMapShServers       = "sh_servers"
 	convertMapShStats         = "sh_stats"
 	convertProgShAdd          = "sh_add"
 	convertProgShConvert      = "sh_convert"
@@ -107,6 +108,7 @@ type convertMapSpecs struct {
 	ShOldRecords *ebpf.MapSpec `ebpf:"sh_old_records"`
 	ShPolicy     *ebpf.MapSpec `ebpf:"sh_policy"`
 	ShRecords    *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers    *ebpf.MapSpec `ebpf:"sh_servers"`
 	ShStats      *ebpf.MapSpec `ebpf:"sh_stats"`
 }
 
@@ -154,6 +156,7 @@ type convertMaps struct {
 	ShOldRecords *ebpf.Map `ebpf:"sh_old_records"`
 	ShPolicy     *ebpf.Map `ebpf:"sh_policy"`
 	ShRecords    *ebpf.Map `ebpf:"sh_records"`
+	ShServers    *ebpf.Map `ebpf:"sh_servers"`
 	ShStats      *ebpf.Map `ebpf:"sh_stats"`
 }
 
@@ -164,6 +167,7 @@ func (m *convertMaps) Close() error {
 		m.ShOldRecords,
 		m.ShPolicy,
 		m.ShRecords,
+		m.ShServers,
 		m.ShStats,
 	)
 }

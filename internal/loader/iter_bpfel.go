@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	iterMapShRecords = "sh_records"
+	iterMapShServers = "sh_servers"
 	iterProgShScan   = "sh_scan"
 	iterVarHz        = "hz"
 )
@@ -71,6 +72,7 @@ type iterProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterMapSpecs struct {
 	ShRecords *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers *ebpf.MapSpec `ebpf:"sh_servers"`
 }
 
 // iterVariableSpecs contains global variables before they are loaded into the kernel.
@@ -101,11 +103,13 @@ func (o *iterObjects) Close() error {
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterMaps struct {
 	ShRecords *ebpf.Map `ebpf:"sh_records"`
+	ShServers *ebpf.Map `ebpf:"sh_servers"`
 }
 
 func (m *iterMaps) Close() error {
 	return _IterClose(
 		m.ShRecords,
+		m.ShServers,
 	)
 }
 

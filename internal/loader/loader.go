@@ -153,7 +153,8 @@ func (p *Programs) reused(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	return out
 }
 
-// loadObject loads one object that shares the records of the sockops program.
+// loadObject loads one object that shares what it can with the sockops program:
+// policy, records, counters and events.
 func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, error), to any) error {
 	spec, err := load()
 	if err != nil {
@@ -162,10 +163,20 @@ func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, er
 	if err := setHZ(spec); err != nil {
 		return err
 	}
-	opts := &ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{sockopsMapShRecords: p.sockops.ShRecords}, Cache: &p.types.cache,
+	shared := make(map[string]*ebpf.Map)
+	for name, m := range map[string]*ebpf.Map{
+		sockopsMapShRecords: p.sockops.ShRecords,
+		sockopsMapShPolicy:  p.sockops.ShPolicy,
+		sockopsMapShStats:   p.sockops.ShStats,
+		sockopsMapShFaults:  p.sockops.ShFaults,
+		sockopsMapShEvents:  p.sockops.ShEvents,
+		sockopsMapShServers: p.sockops.ShServers,
+	} {
+		if spec.Maps[name] != nil {
+			shared[name] = m
+		}
 	}
-	if err := spec.LoadAndAssign(to, opts); err != nil {
+	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: &p.types.cache}); err != nil {
 		return loadError(name, err)
 	}
 	return nil

@@ -118,8 +118,9 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,
 		Mark: l.Mark, TxHash: l.Txhash, TOS: l.Tos,
 		DstDev: l.DstDev, DstDevUp: !has(lookupShLookFlagsSH_LOOK_DEV_DOWN),
-		Options:   options(l.Options),
-		HasRecord: has(lookupShLookFlagsSH_LOOK_RECORD),
+		Options: options(l.Options),
+		// That of a connect() under way is none of a connection.
+		HasRecord: has(lookupShLookFlagsSH_LOOK_RECORD) && l.Record.Flags&uint8(lookupShRecordFlagsSH_CONNECTING) == 0,
 	}
 	if s.HasRecord {
 		s.Record = record(l.Record)

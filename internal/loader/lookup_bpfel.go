@@ -142,6 +142,7 @@ type lookupShTuple struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	lookupMapShRecords         = "sh_records"
+	lookupMapShServers         = "sh_servers"
 	lookupProgShLookup         = "sh_lookup"
 	lookupVarHz                = "hz"
 	lookupVarUnusedFlags       = "unused_flags"
@@ -200,6 +201,7 @@ type lookupProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookupMapSpecs struct {
 	ShRecords *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers *ebpf.MapSpec `ebpf:"sh_servers"`
 }
 
 // lookupVariableSpecs contains global variables before they are loaded into the kernel.
@@ -234,11 +236,13 @@ func (o *lookupObjects) Close() error {
 // It can be passed to loadLookupObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookupMaps struct {
 	ShRecords *ebpf.Map `ebpf:"sh_records"`
+	ShServers *ebpf.Map `ebpf:"sh_servers"`
 }
 
 func (m *lookupMaps) Close() error {
 	return _LookupClose(
 		m.ShRecords,
+		m.ShServers,
 	)
 }
 

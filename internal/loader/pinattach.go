@@ -125,6 +125,7 @@ func (p *Programs) keptMaps() map[string]*ebpf.Map {
 		sockopsMapShFaults:  p.sockops.ShFaults,
 		sockopsMapShEvents:  p.sockops.ShEvents,
 		sockopsMapShRecords: p.sockops.ShRecords,
+		sockopsMapShServers: p.sockops.ShServers,
 		namesMap:            p.names,
 		stateMap:            p.state,
 	}

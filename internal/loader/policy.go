@@ -192,7 +192,10 @@ func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 	to.Direction = uint8(r.Directions)
 	to.Override = uint8(peer.Override)
 	if peer.LeaveExisting {
-		to.Flags = uint8(sockopsShRuleFlagsSH_LEAVE_EXISTING)
+		to.Flags |= uint8(sockopsShRuleFlagsSH_LEAVE_EXISTING)
+	}
+	if peer.KernelSockets {
+		to.Flags |= uint8(sockopsShRuleFlagsSH_TAKE_KERNELS)
 	}
 	to.ConnectMs = uint32(peer.ConnectTimeout / time.Millisecond)
 	o := peer.Options

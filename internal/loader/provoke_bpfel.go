@@ -25,6 +25,7 @@ type provokeShProvoked struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	provokeMapShRecords      = "sh_records"
+	provokeMapShServers      = "sh_servers"
 	provokeMapShTargets      = "sh_targets"
 	provokeProgShProvoke     = "sh_provoke"
 	provokeVarHz             = "hz"
@@ -81,6 +82,7 @@ type provokeProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type provokeMapSpecs struct {
 	ShRecords *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers *ebpf.MapSpec `ebpf:"sh_servers"`
 	ShTargets *ebpf.MapSpec `ebpf:"sh_targets"`
 }
 
@@ -113,12 +115,14 @@ func (o *provokeObjects) Close() error {
 // It can be passed to loadProvokeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type provokeMaps struct {
 	ShRecords *ebpf.Map `ebpf:"sh_records"`
+	ShServers *ebpf.Map `ebpf:"sh_servers"`
 	ShTargets *ebpf.Map `ebpf:"sh_targets"`
 }
 
 func (m *provokeMaps) Close() error {
 	return _ProvokeClose(
 		m.ShRecords,
+		m.ShServers,
 		m.ShTargets,
 	)
 }

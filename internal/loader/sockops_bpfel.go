@@ -142,6 +142,7 @@ type sockopsShRuleFlags uint32
 
 const (
 	sockopsShRuleFlagsSH_LEAVE_EXISTING sockopsShRuleFlags = 1
+	sockopsShRuleFlagsSH_TAKE_KERNELS   sockopsShRuleFlags = 2
 )
 
 type sockopsShRules struct {
@@ -159,6 +160,7 @@ const (
 	sockopsMapShFaults        = "sh_faults"
 	sockopsMapShPolicy        = "sh_policy"
 	sockopsMapShRecords       = "sh_records"
+	sockopsMapShServers       = "sh_servers"
 	sockopsMapShStats         = "sh_stats"
 	sockopsProgShSetsockopt   = "sh_setsockopt"
 	sockopsProgShSockops      = "sh_sockops"
@@ -227,6 +229,7 @@ type sockopsMapSpecs struct {
 	ShFaults  *ebpf.MapSpec `ebpf:"sh_faults"`
 	ShPolicy  *ebpf.MapSpec `ebpf:"sh_policy"`
 	ShRecords *ebpf.MapSpec `ebpf:"sh_records"`
+	ShServers *ebpf.MapSpec `ebpf:"sh_servers"`
 	ShStats   *ebpf.MapSpec `ebpf:"sh_stats"`
 }
 
@@ -269,6 +272,7 @@ type sockopsMaps struct {
 	ShFaults  *ebpf.Map `ebpf:"sh_faults"`
 	ShPolicy  *ebpf.Map `ebpf:"sh_policy"`
 	ShRecords *ebpf.Map `ebpf:"sh_records"`
+	ShServers *ebpf.Map `ebpf:"sh_servers"`
 	ShStats   *ebpf.Map `ebpf:"sh_stats"`
 }
 
@@ -278,6 +282,7 @@ func (m *sockopsMaps) Close() error {
 		m.ShFaults,
 		m.ShPolicy,
 		m.ShRecords,
+		m.ShServers,
 		m.ShStats,
 	)
 }

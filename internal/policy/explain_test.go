@@ -47,6 +47,7 @@ peers:
   - name: strict
     cidrs: [10.1.0.0/16]
     app_override: enforce
+    kernel_sockets: manage
     app_probe: {http: {port: 7101, path: /healthz}}
     close_silent_after: 10m
   - name: loose

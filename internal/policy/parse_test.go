@@ -115,6 +115,7 @@ peers:
     direction: both
     app_override: tighten
     existing: ignore
+    kernel_sockets: manage
     in_flight: user_timeout
     connect_timeout: off
     silence: off
@@ -130,16 +131,16 @@ peers:
 			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 12, 30}},
 		},
 		{
-			Name: "overrides", Line: 13, Directions: Both, LeaveExisting: true,
+			Name: "overrides", Line: 13, Directions: Both, LeaveExisting: true, KernelSockets: true,
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 7, UserTimeout: 40 * time.Second},
 			Probe:   Probe{Window: 2 * time.Second, Attempts: 4},
 			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 14, 13}},
 		},
 		{
-			Name: "enforces", Line: 26, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
+			Name: "enforces", Line: 27, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 1500 * time.Millisecond, Attempts: 3},
-			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 26, 30}},
+			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 27, 30}},
 		},
 	}
 	if diff := cmp.Diff(want, p.Peers, comparePrefixes); diff != "" {

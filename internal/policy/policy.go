@@ -54,6 +54,9 @@ type Peer struct {
 	// LeaveExisting leaves connections alone that were not seen to open: those
 	// that are older than the agent, or of another cgroup (existing: ignore).
 	LeaveExisting bool
+	// KernelSockets manages the kernel's own connections, too: those of NFS, SMB or
+	// nvme-tcp, which no process has open (kernel_sockets: manage).
+	KernelSockets bool
 	// Observe decides and records but closes nothing (action: observe).
 	Observe bool
 	// CloseSilentAfter is how long a call may stay without payload although

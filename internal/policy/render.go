@@ -99,6 +99,9 @@ func (a Answer) judging(put func(label, format string, args ...any)) {
 	if p.LeaveExisting {
 		put("existing", "ignored: a connection that was open before the agent gets no bounds, and is not judged")
 	}
+	if p.KernelSockets {
+		put("kernel sockets", "managed: bounded, judged and closed like an application's")
+	}
 	if p.Observe {
 		put("action", "observe: what is judged dead is recorded, not closed; the bounds hold all the same")
 	}

@@ -97,6 +97,7 @@ func (d *decoder) settingFields(s *settings) []field {
 		choose(d, &s.override, "app_override", b.override.value,
 			choice[Override]{"tighten", Tighten}, choice[Override]{"enforce", Enforce}, choice[Override]{"allow", Allow}),
 		choose(d, &s.leaveExisting, "existing", b.leaveExisting.value, choice[bool]{"adopt", false}, choice[bool]{"ignore", true}),
+		choose(d, &s.kernelSockets, "kernel_sockets", b.kernelSockets.value, choice[bool]{"ignore", false}, choice[bool]{"manage", true}),
 		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
 		{name: "connect_timeout", def: "off", want: "off, 1s to 10m",
 			read: durationOrOff(d, &s.connect, "connect_timeout", minConnect, maxConnect, time.Millisecond)},

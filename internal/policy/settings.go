@@ -31,6 +31,7 @@ type settings struct {
 	override                    setting[Override]
 	observe                     setting[bool]
 	leaveExisting               setting[bool]
+	kernelSockets               setting[bool]
 	silent                      setting[time.Duration] // 0: off
 	connect                     setting[time.Duration] // 0: off
 }
@@ -62,6 +63,7 @@ func (s settings) over(below settings) settings {
 	inherit(&s.override, below.override)
 	inherit(&s.observe, below.observe)
 	inherit(&s.leaveExisting, below.leaveExisting)
+	inherit(&s.kernelSockets, below.kernelSockets)
 	inherit(&s.silent, below.silent)
 	inherit(&s.connect, below.connect)
 	return s

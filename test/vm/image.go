@@ -25,6 +25,7 @@ var modules = []string{
 	"tcp_diag", "udp_diag", "veth", "dummy", "ipvlan", "8021q", "bridge", "tun", "overlay", "sch_netem", "sch_tbf", "sch_fq",
 	"nf_tables", "nft_counter", "nft_reject_ipv4", "nft_reject_ipv6", "nft_reject_inet", "nft_ct", "nft_limit", "nft_numgen",
 	"nft_redir", "nft_nat", "nft_chain_nat", "nft_hash", "nft_meta",
+	"cifs", "rds_tcp", // have connections of their own
 }
 
 // base returns the archive with a kernel's modules and the tools, which it

@@ -4,6 +4,7 @@ package labtest
 
 import (
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,18 @@ const without = "SOCKHEALTH_TEST_WITHOUT"
 // Without reports whether the machine lacks something on purpose.
 func Without(what string) bool {
 	return slices.Contains(strings.Split(os.Getenv(without), ","), what)
+}
+
+// NeedModule loads a module of the kernel where the test has a virtual machine of its
+// own, and skips the test elsewhere.
+func NeedModule(t testing.TB, name string) {
+	t.Helper()
+	if os.Getenv("SOCKHEALTH_VM") == "" {
+		t.Skipf("needs the module %s, and a machine of its own to load it (make vm)", name)
+	}
+	if out, err := exec.Command("modprobe", name).CombinedOutput(); err != nil {
+		t.Fatalf("load module %s: %v: %s", name, err, out)
+	}
 }
 
 // NeedIPv6 skips the test where the machine lacks IPv6 on purpose, and fails it
