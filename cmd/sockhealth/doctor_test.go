@@ -62,7 +62,7 @@ func TestDoctor(t *testing.T) {
 	labtest.Root(t)
 	want := make(map[string]bool)
 	for _, name := range []string{
-		"kernel", "btf", "CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "cgroup", "namespaces",
+		"kernel", "btf", "CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN", "cgroup", "namespaces", "foreign_programs",
 		"programs", "netns", "inet_diag", "look", "raw_probe", "destroy",
 	} {
 		want[name] = true

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -140,9 +141,14 @@ func TestSecondAgent(t *testing.T) {
 	a.start(t)
 	held := fmt.Sprintf("held by another agent, pid %d, since ", a.cmd.Process.Pid)
 	elsewhere := labtest.Cgroup(t).Path
+	below := filepath.Join(a.cgroup.Path, "below")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for what, args := range map[string][]string{
 		"the cgroup":                       a.run(t, "--run-dir", "other", "--bpffs", loadertest.BPFFS(t)).Args[1:],
 		"the cgroup, where none is pinned": a.run(t, "--run-dir", "other", "--no-pin").Args[1:],
+		"a cgroup below it":                a.run(t, "--run-dir", "other", "--cgroup", below, "--bpffs", loadertest.BPFFS(t)).Args[1:],
 		"the pins":                         a.run(t, "--run-dir", "other", "--cgroup", elsewhere).Args[1:],
 		"detach":                           {"detach", "--yes", "--bpffs", a.bpffs},
 	} {

@@ -20,7 +20,7 @@ func (s *service) lock() (err error) {
 			return err
 		}
 	}
-	l, err := loader.LockCgroup(s.cgroup)
+	l, err := loader.LockCgroup(s.cgroup, s.opts.nested)
 	if err != nil {
 		return err
 	}
@@ -42,9 +42,12 @@ func (s *service) lock() (err error) {
 // loadPrograms loads them, gives them the policy and only then lets them see
 // connections.
 func (s *service) loadPrograms() (err error) {
-	if s.pins != nil {
+	switch {
+	case s.pins != nil:
 		s.programs, err = loader.LoadPinned(s.pins)
-	} else {
+	case s.opts.nested:
+		s.programs, err = loader.LoadNested()
+	default:
 		s.programs, err = loader.Load(nil)
 	}
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // runOptions are the flags of run.
 type runOptions struct {
 	policy, listen, cgroup, bpffs, runDir string
-	noPin                                 bool
+	noPin, nested                         bool
 	// netns are the paths of the namespaces to act in; none means all.
 	netns []string
 	// scanEvery is the time between two checks of the coverage.
@@ -65,6 +65,7 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 	netns := f.String("netns", "all", "network namespaces to hear reports from and to act in: all, or `PATH,...`")
 	f.StringVar(&o.bpffs, "bpffs", loader.DefaultPins, "`DIR` on bpffs where the programs are pinned")
 	f.BoolVar(&o.noPin, "no-pin", false, "pin nothing: without the agent nothing is bounded")
+	f.BoolVar(&o.nested, "nested", false, "work on a cgroup below another agent's, with --no-pin: what both policies name is bounded by both")
 	f.DurationVar(&o.scanEvery, "scan-interval", coverage.Interval, "`TIME` between two checks of which connections are bounded")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of report.sock, admin.sock and the lock")
 	format := &choice{value: "text", of: []string{"text", asJSON}}
@@ -82,6 +83,9 @@ CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
 		}
 		if _, _, err := net.SplitHostPort(o.listen); err != nil {
 			return usagef("--listen %q: want ADDR:PORT such as 127.0.0.1:9757", o.listen)
+		}
+		if o.nested && !o.noPin {
+			return usagef("--nested: needs --no-pin, too")
 		}
 		return o.run(cmd.Context(), newLogger(e.stderr, format.value, level.value))
 	}

@@ -50,7 +50,7 @@ func (b *bed) startAgent(ctx context.Context, policy string) error {
 		"run", "--policy", file, "--listen", "127.0.0.1:9757",
 		"--cgroup", b.cgroup.Path,
 		"--netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), b.lab.Client.FD()),
-		"--run-dir", b.runDir(), "--no-pin",
+		"--run-dir", b.runDir(), "--no-pin", "--nested",
 	}})
 	if err != nil {
 		return err

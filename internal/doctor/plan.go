@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,10 @@ func groundPlans() []plan {
 		{
 			name: "programs", essential: true, try: programs,
 			remedy: "see the message; the kernel needs CONFIG_BPF_SYSCALL, CONFIG_CGROUP_BPF and BTF",
+		},
+		{
+			name: "foreign_programs", essential: true, try: foreignPrograms,
+			remedy: "see the message",
 		},
 		{
 			name: "netns", essential: true, try: ownNamespace,
@@ -152,6 +157,35 @@ func programs(b *bench) (string, error) {
 	}
 	b.programs = p
 	return "sockops, setsockopt and lookup load", nil
+}
+
+// foreignPrograms looks who else is attached at the root of the hierarchy.
+func foreignPrograms(*bench) (string, error) {
+	root, err := loader.CgroupRoot()
+	if err != nil {
+		return "", fmt.Errorf("%w: needs the root of the hierarchy", errUntested)
+	}
+	return around(root)
+}
+
+// around tells of the programs of others at a cgroup and above, and whether they go
+// with ours.
+func around(cgroup string) (string, error) {
+	all, err := loader.Around(cgroup)
+	if err != nil {
+		return "", err
+	}
+	var beside []string
+	for i := range all {
+		if err := all[i].Conflict(cgroup); err != nil {
+			return "", err
+		}
+		beside = append(beside, all[i].String())
+	}
+	if len(beside) == 0 {
+		return "nobody else's are attached", nil
+	}
+	return "beside " + strings.Join(beside, ", "), nil
 }
 
 // ownNamespace makes the namespace and the connection that the others need.

@@ -5,9 +5,6 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -82,6 +79,9 @@ func (a *attachment) attach(cgroup string) (link.Link, error) {
 
 func attachError(name, cgroup string, err error) error {
 	if errors.Is(err, unix.EPERM) {
+		if f := barrier(name, cgroup); f != nil {
+			return f.Conflict(cgroup)
+		}
 		return &MissingError{
 			What:   fmt.Sprintf("cgroup %q or one above it has a %s program that allows no other", cgroup, name),
 			Remedy: "find it with: bpftool cgroup tree; it must be attached with BPF_F_ALLOW_MULTI",
@@ -98,62 +98,4 @@ func (p *Programs) letGo() {
 	}
 	p.links = nil
 	p.found.close()
-}
-
-// aloneLimit is how long a dying agent may take to let go of its links after it
-// has let go of its locks.
-const aloneLimit = 2 * time.Second
-
-// awaitAlone refuses a cgroup at which programs of ours are attached that are not
-// those of our pins: two sets would bound each connection by two policies.
-func (p *Programs) awaitAlone(cgroup string) error {
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		strange, err := p.strangers(cgroup)
-		if err != nil {
-			return fmt.Errorf("look at cgroup %q: %w", cgroup, err)
-		}
-		if len(strange) == 0 {
-			return nil
-		}
-		if time.Since(began) > aloneLimit {
-			return fmt.Errorf("attach to cgroup %q: %w (ids %v) [sockhealth detach --bpffs DIR, of the directory where they are pinned]",
-				cgroup, ErrAttached, strange)
-		}
-	}
-}
-
-// strangers returns the programs of ours that others have attached to a cgroup.
-func (p *Programs) strangers(cgroup string) ([]ebpf.ProgramID, error) {
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	var out []ebpf.ProgramID
-	for _, a := range at(p.sockops.ShSetsockopt, p.sockops.ShSockops) {
-		there, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: a.typ})
-		if err != nil {
-			return nil, err
-		}
-		for _, one := range there.Programs {
-			if p.found != nil && slices.Contains(p.found.programs, one.ID) {
-				continue
-			}
-			if isOurs(one.ID) {
-				out = append(out, one.ID)
-			}
-		}
-	}
-	return out, nil
-}
-
-// isOurs knows a program by its name.
-func isOurs(id ebpf.ProgramID) bool {
-	prog, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return false // gone meanwhile
-	}
-	defer prog.Close()
-	info, err := prog.Info()
-	return err == nil && (info.Name == sockopsProgShSockops || info.Name == sockopsProgShSetsockopt)
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -71,10 +70,18 @@ func TestAttachHalfWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(child) })
-	foreign := exclusive(t, parent.Path)
-	var missing *loader.MissingError
-	if err := p.Attach(child); !errors.As(err, &missing) {
-		t.Errorf("below an exclusive program: %v, want a MissingError", err)
+	foreign, id := foreignSockops(t, parent.Path, 0)
+	for _, cgroup := range []string{child, parent.Path} {
+		var missing *loader.MissingError
+		err := p.Attach(cgroup)
+		if !errors.As(err, &missing) {
+			t.Fatalf("%s, with an exclusive program: %v, want a MissingError", cgroup, err)
+		}
+		who := fmt.Sprintf("sockops program %d (%q) at %q allows no other", id, foreignName, parent.Path)
+		remedy := fmt.Sprintf("bpftool cgroup detach %s sock_ops id %d", parent.Path, id)
+		if !strings.Contains(missing.What, who) || !strings.Contains(missing.Remedy, remedy) {
+			t.Errorf("%s: %v, want %q and %q", cgroup, err, who, remedy)
+		}
 	}
 	for _, typ := range []ebpf.AttachType{ebpf.AttachCGroupSetsockopt, ebpf.AttachCGroupSockOps} {
 		res, err := link.QueryPrograms(link.QueryOptions{Target: dirFD(t, child), Attach: typ})
@@ -89,32 +96,6 @@ func TestAttachHalfWay(t *testing.T) {
 	if err := p.Attach(child); err != nil {
 		t.Errorf("with the exclusive program gone: %v", err)
 	}
-}
-
-// exclusive attaches a sockops program that allows no other below.
-func exclusive(t *testing.T, cgroup string) (detach func()) {
-	t.Helper()
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SockOps, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { prog.Close() })
-	fd := dirFD(t, cgroup)
-	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: fd, Program: prog, Attach: ebpf.AttachCGroupSockOps,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return sync.OnceFunc(func() {
-		if err := link.RawDetachProgram(link.RawDetachProgramOptions{
-			Target: fd, Program: prog, Attach: ebpf.AttachCGroupSockOps,
-		}); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func dirFD(t *testing.T, path string) int {

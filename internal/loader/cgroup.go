@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ func CgroupRoot() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the cgroup v2 mount: %w", err)
 	}
+	// One that another mount covers is none: a tmpfs, too, has a root with inode 1.
+	mounts = slices.DeleteFunc(mounts, func(path string) bool { return checkCgroup(path) != nil })
 	for _, path := range mounts {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil && st.Ino == rootInode {

@@ -13,7 +13,7 @@ import (
 // LoadOlder is LoadPinned for a build whose records are shorter and whose counters
 // and constants have other limits.
 func LoadOlder(pins *Pins) (*Programs, error) {
-	return load(pins, nil, func(spec *ebpf.CollectionSpec) {
+	return load(&Programs{pins: pins, older: func(spec *ebpf.CollectionSpec) {
 		records := spec.Maps[sockopsMapShRecords]
 		now := records.Value.(*btf.Struct)
 		last := len(now.Members) - 1
@@ -23,7 +23,7 @@ func LoadOlder(pins *Pins) (*Programs, error) {
 		records.Value = &older
 		spec.Maps[sockopsMapShStats].MaxEntries /= 2
 		spec.Maps[sockopsMapShFaults].MaxEntries *= 2
-	})
+	}})
 }
 
 // AliveAgo returns how long ago the state that is pinned in a directory says that

@@ -32,7 +32,7 @@ func (p *Programs) Foreign(cgroup string) (bool, error) {
 			return false, fmt.Errorf("look for programs at cgroup %q: %w", cgroup, err)
 		}
 		for _, one := range there.Programs {
-			if !isOurs(one.ID) {
+			if name, ok := programName(one.ID); ok && !ourName(name) && !isNested(name) {
 				return true, nil
 			}
 		}

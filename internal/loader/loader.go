@@ -50,6 +50,8 @@ type Programs struct {
 	kept     state     // what is in it, held by swap
 	counts   []*counts // during an upgrade
 
+	nested bool // see LoadNested
+
 	// older makes a layout of an older build, for tests.
 	older func(*ebpf.CollectionSpec)
 }
@@ -60,15 +62,19 @@ type Programs struct {
 //
 // Programs that are not needed at once are loaded at their first use; see Lacks.
 // types may be nil: they are read then.
-func Load(types *Types) (*Programs, error) { return load(nil, types, nil) }
+func Load(types *Types) (*Programs, error) { return load(&Programs{types: types}) }
+
+// LoadNested is Load for programs that work below another agent's on purpose, and on
+// connections that its policy does not name: neither of both takes notice of the other.
+func LoadNested() (*Programs, error) { return load(&Programs{nested: true}) }
 
 // LoadPinned is Load for programs that stay when the process ends, pinned in a
 // directory that the caller holds open. It goes on with what is pinned there: the
 // records of the sockets, the counters, the ids of the policies. What is attached
 // stays as it is until Attach, and so does the policy in force until SetPolicy.
-func LoadPinned(pins *Pins) (*Programs, error) { return load(pins, nil, nil) }
+func LoadPinned(pins *Pins) (*Programs, error) { return load(&Programs{pins: pins}) }
 
-func load(pins *Pins, types *Types, older func(*ebpf.CollectionSpec)) (_ *Programs, err error) {
+func load(p *Programs) (_ *Programs, err error) {
 	if err := Require(); err != nil {
 		return nil, err
 	}
@@ -80,17 +86,17 @@ func load(pins *Pins, types *Types, older func(*ebpf.CollectionSpec)) (_ *Progra
 			Err:    err,
 		}
 	}
-	if types == nil {
-		types = new(Types)
+	p.ids, p.nextID, p.began = make(map[string]uint32), 1, conn.Now()
+	if p.types == nil {
+		p.types = new(Types)
 	}
-	p := &Programs{ids: make(map[string]uint32), nextID: 1, pins: pins, older: older, types: types, began: conn.Now()}
 	defer func() {
 		if err != nil {
 			p.Close()
 		}
 	}()
-	if pins != nil {
-		if p.found, err = pins.find(); err != nil {
+	if p.pins != nil {
+		if p.found, err = p.pins.find(); err != nil {
 			return nil, err
 		}
 		p.takeover.Links = len(p.found.links) > 0
@@ -98,12 +104,12 @@ func load(pins *Pins, types *Types, older func(*ebpf.CollectionSpec)) (_ *Progra
 	if err := p.loadSockops(); err != nil {
 		return nil, err
 	}
-	if pins != nil {
+	if p.pins != nil {
 		if err := p.openKept(); err != nil {
 			return nil, err
 		}
 	}
-	if older != nil {
+	if p.older != nil {
 		return p, nil // nobody looks at its records
 	}
 	if err := p.loadObject("lookup", loadLookup, &p.lookup); err != nil {
@@ -129,6 +135,9 @@ func (p *Programs) loadSockops() error {
 		}
 		if p.older != nil {
 			p.older(spec)
+		}
+		if p.nested {
+			rename(spec)
 		}
 		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec), Cache: &p.types.cache}
 		if err = spec.LoadAndAssign(&p.sockops, opts); err == nil {

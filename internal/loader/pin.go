@@ -65,7 +65,7 @@ func lockPins(dir string) (*os.File, error) {
 			return nil, err
 		}
 		if err = checkPins(f); err == nil {
-			err = takeLock(f)
+			err = takeLock(f, unix.LOCK_EX)
 		}
 		if err != nil {
 			return nil, errors.Join(err, f.Close())

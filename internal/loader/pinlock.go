@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,17 +16,19 @@ import (
 
 // Lock keeps other agents away from a cgroup for as long as the process lives.
 type Lock struct {
-	f *os.File
+	f     *os.File
+	above []*os.File // locked together with others', against one that works there
 	// Stranger is the pid of a process that holds the lock and is no agent: it
 	// lacks the privileges of one. The cgroup is not locked then. 0: none does.
 	Stranger int
 }
 
-// LockCgroup locks a cgroup v2 directory. The error wraps ErrHeld where another
-// agent has it, wherever that one pins, and names it. The lock is one on the
-// directory itself (flock(2)), so that containers which see the host's mount of
-// cgroup v2 find each other, and it bars nobody from the cgroup.
-func LockCgroup(path string) (*Lock, error) {
+// LockCgroup locks a cgroup v2 directory, and keeps others from working on those
+// above it. The error wraps ErrHeld where another agent has it, or one above it or
+// below, wherever that one pins, and names it. The lock is one on the directory itself
+// (flock(2)), so that containers which see the host's mount of cgroup v2 find each
+// other, and it bars nobody from the cgroup. A nested agent locks its own alone.
+func LockCgroup(path string, nested bool) (*Lock, error) {
 	if err := checkCgroup(path); err != nil {
 		return nil, err
 	}
@@ -33,19 +36,58 @@ func LockCgroup(path string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock cgroup: %w", err)
 	}
-	err = takeLock(f)
-	if err == nil {
-		return &Lock{f: f}, nil
+	l := &Lock{f: f}
+	if err := l.take(f, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock cgroup %q: %w", path, err), l.Close())
 	}
-	// Whoever may open the directory may lock it, without any privilege.
+	if nested {
+		return l, nil
+	}
+	if err := l.lockAbove(path); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// lockAbove locks those above: several agents may work below one cgroup, each on its
+// own.
+func (l *Lock) lockAbove(path string) error {
+	dirs, err := upwards(path)
+	if err != nil {
+		return fmt.Errorf("look above cgroup %q: %w", path, err)
+	}
+	for _, dir := range dirs[1:] {
+		f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return fmt.Errorf("lock cgroup above: %w", err)
+		}
+		l.above = append(l.above, f)
+		if err := l.take(f, unix.LOCK_SH); err != nil {
+			return fmt.Errorf("lock cgroup %q, above %q: %w", dir, path, err)
+		}
+	}
+	return nil
+}
+
+// take takes one lock, or notes the stranger who has it: whoever may open the
+// directory may lock it, without any privilege.
+func (l *Lock) take(f *os.File, how int) error {
+	err := takeLock(f, how)
 	if held := new(HeldError); errors.As(err, &held) && held.PID != 0 && !mayBeAgent(held.PID) {
-		return &Lock{f: f, Stranger: held.PID}, nil
+		l.Stranger = held.PID
+		return nil
 	}
-	return nil, errors.Join(fmt.Errorf("lock cgroup %q: %w", path, err), f.Close())
+	return err
 }
 
 // Close lets go of the lock.
-func (l *Lock) Close() error { return l.f.Close() }
+func (l *Lock) Close() error {
+	errs := []error{l.f.Close()}
+	for _, f := range l.above {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // HeldError says who holds a lock. It wraps ErrHeld.
 type HeldError struct {
@@ -68,8 +110,8 @@ func (e *HeldError) Error() string {
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
 // takeLock locks an open file, or returns a *HeldError.
-func takeLock(f *os.File) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+func takeLock(f *os.File, how int) error {
+	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
@@ -80,28 +122,36 @@ func takeLock(f *os.File) error {
 	return held
 }
 
-// lockHolder returns the process that /proc/locks names, 0 where it names none.
+// lockHolder returns the process that /proc/locks names, the first of several that
+// may be an agent; 0 where it names none.
 func lockHolder(f *os.File) int {
 	var st unix.Stat_t
 	locks, err := os.ReadFile("/proc/locks")
 	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil {
 		return 0
 	}
-	return lockedBy(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+	holders := lockedBy(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+	if i := slices.IndexFunc(holders, func(pid int) bool { return pid == 0 || mayBeAgent(pid) }); i >= 0 {
+		return holders[i]
+	}
+	if len(holders) > 0 {
+		return holders[0]
+	}
+	return 0
 }
 
 // lockedBy finds who has a lock by flock(2), in the format of /proc/locks:
 // "1: FLOCK  ADVISORY  WRITE 1234 00:1c:5678 0 EOF", and "1: -> FLOCK ..." for
 // one that waits.
-func lockedBy(locks, file string) int {
+func lockedBy(locks, file string) (holders []int) {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
 		if len(f) > 5 && f[1] == "FLOCK" && f[5] == file {
 			pid, _ := strconv.Atoi(f[4])
-			return max(pid, 0)
+			holders = append(holders, max(pid, 0)) // 0: it cannot be seen from here
 		}
 	}
-	return 0
+	return holders
 }
 
 // startOf returns when a process started.

@@ -41,11 +41,11 @@ func TestTwoAgents(t *testing.T) {
 	wantHolder(t, err, holder.Process.Pid)
 	_, err = loader.FindPins(b.dir)
 	wantHolder(t, err, holder.Process.Pid)
-	_, err = loader.LockCgroup(b.cgroup.Path)
+	_, err = loader.LockCgroup(b.cgroup.Path, false)
 	wantHolder(t, err, holder.Process.Pid)
 	// With the holder the locks go, however it ends.
 	holder.kill()
-	lock, err := loader.LockCgroup(b.cgroup.Path)
+	lock, err := loader.LockCgroup(b.cgroup.Path, false)
 	if err != nil || lock.Stranger != 0 {
 		t.Fatalf("%+v, %v", lock, err)
 	}
@@ -61,7 +61,7 @@ func TestStranger(t *testing.T) {
 	c := labtest.Cgroup(t)
 	nobody := child(t, "flock", c.Path)
 	nobody.await(t, "held")
-	lock, err := loader.LockCgroup(c.Path)
+	lock, err := loader.LockCgroup(c.Path, false)
 	if err != nil || lock.Stranger != nobody.Process.Pid {
 		t.Fatalf("%+v, %v", lock, err)
 	}

@@ -2,16 +2,21 @@
 
 package loader
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestLockedBy(t *testing.T) {
 	const locks = "1: POSIX  ADVISORY  WRITE 11 00:1c:5678 0 EOF\n" +
 		"2: -> FLOCK  ADVISORY  WRITE 12 00:1c:5678 0 EOF\n" +
 		"3: FLOCK  ADVISORY  WRITE 13 00:1c:56789 0 EOF\n" +
-		"4: FLOCK  ADVISORY  WRITE 14 00:1c:5678 0 EOF\n"
-	for file, want := range map[string]int{"00:1c:5678": 14, "00:1c:56789": 13, "00:1d:5678": 0} {
-		if got := lockedBy(locks, file); got != want {
-			t.Errorf("%s is locked by %d, want %d", file, got, want)
+		"4: FLOCK  ADVISORY  WRITE 14 00:1c:5678 0 EOF\n" +
+		"5: FLOCK  ADVISORY  READ  15 00:1c:9 0 EOF\n" +
+		"6: FLOCK  ADVISORY  READ  -1 00:1c:9 0 EOF\n"
+	for file, want := range map[string][]int{"00:1c:5678": {14}, "00:1c:56789": {13}, "00:1c:9": {15, 0}, "00:1d:5678": nil} {
+		if got := lockedBy(locks, file); !slices.Equal(got, want) {
+			t.Errorf("%s is locked by %v, want %v", file, got, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 		"flock":  holdAsNobody,
 		"starts": starts,
 		"mounts": mounts,
+		"root":   findRoot,
 	}[os.Getenv(role)]
 	if !ok {
 		os.Exit(2)
@@ -47,7 +49,7 @@ func hold(args []string) error {
 		return err
 	}
 	defer pins.Close()
-	lock, err := loader.LockCgroup(args[1])
+	lock, err := loader.LockCgroup(args[1], len(args) > 2)
 	if err != nil {
 		return err
 	}
@@ -120,6 +122,39 @@ func mounts(args []string) error {
 	return nil
 }
 
+// findRoot finds the root of the cgroup v2 hierarchy in a mount and a cgroup namespace
+// of its own, after these mounts: bind=PATH (of the directory named first), fresh=PATH
+// (cgroup v2 as a container mounts it), none=PATH (nothing in its place), move=PATH (of
+// what was bound).
+func findRoot(args []string) error {
+	bound := ""
+	for _, arg := range args[1:] {
+		how, path, _ := strings.Cut(arg, "=")
+		err := os.MkdirAll(path, 0o755)
+		switch {
+		case err != nil:
+		case how == "bind":
+			bound = path
+			err = unix.Mount(args[0], path, "", unix.MS_BIND, "")
+		case how == "move":
+			err = unix.Mount(bound, path, "", unix.MS_MOVE, "")
+		case how == "fresh":
+			err = unix.Mount("none", path, "cgroup2", 0, "")
+		case how == "none":
+			err = unix.Mount("none", path, "tmpfs", 0, "")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", arg, err)
+		}
+	}
+	root, err := loader.CgroupRoot()
+	if err != nil {
+		return err
+	}
+	fmt.Println(root)
+	return nil
+}
+
 // texts are policies with the same bounds for the server.
 var texts = []string{loadertest.Fast, manyPeers}
 
@@ -138,6 +173,9 @@ func child(t *testing.T, what string, args ...string) *process {
 	p := &process{Cmd: exec.Command(exe, args...), lines: make(chan string, 1000)}
 	p.Env = append(os.Environ(), role+"="+what)
 	p.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if what == "root" {
+		p.SysProcAttr.Unshareflags |= unix.CLONE_NEWCGROUP
+	}
 	out, err := p.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
