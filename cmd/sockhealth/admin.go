@@ -41,15 +41,20 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	out := api.Status{
 		Version: thisBuild().Version, PID: os.Getpid(), Started: a.started, Kernel: release(),
 		Cgroup: a.cgroup, Programs: attached, Features: make(map[string]bool), Netns: a.names(),
-		Policy:     a.file(),
-		Faults:     make(map[string]uint64),
+		Policy: a.file(),
+		Faults: make(map[string]uint64), FaultsBefore: make(map[string]uint64),
 		Judgements: stats.Judgements,
 	}
 	for _, f := range loader.Features() {
 		out.Features[f.String()] = a.programs.Lacks(f) == nil
 	}
+	before := a.programs.FaultsBefore()
 	for i, n := range faults {
-		if f := loader.Fault(i); f == loader.FaultEventLost {
+		f, n := loader.Fault(i), n-min(n, before[i])
+		if before[i] > 0 {
+			out.FaultsBefore[f.String()] = before[i]
+		}
+		if f == loader.FaultEventLost {
 			out.EventsDropped = n
 		} else if n > 0 {
 			out.Faults[f.String()] = n

@@ -71,7 +71,7 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 		[]string{"features", features(s.Features)},
 		[]string{"namespaces", dash(strings.Join(s.Netns, ", "))},
 		[]string{"judgements", fmt.Sprintf("%d under way", s.Judgements)},
-		[]string{"faults", counts(s.Faults)},
+		[]string{"faults", faults(s)},
 		[]string{"events lost", strconv.FormatUint(s.EventsDropped, 10)},
 	)
 	rows = append(rows, coverageRows(s, now)...)
@@ -82,6 +82,15 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return writeTable(w, peerRows(s.Peers))
+}
+
+// faults writes those since the start, and what was before.
+func faults(s *api.Status) string {
+	text := counts(s.Faults)
+	if len(s.FaultsBefore) > 0 {
+		text += ", before this start " + counts(s.FaultsBefore)
+	}
+	return text
 }
 
 // peerRows makes the table of policies.

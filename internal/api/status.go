@@ -44,9 +44,11 @@ type Status struct {
 	Policy   PolicyFile     `json:"policy"`
 	Coverage CoverageStatus `json:"coverage"`
 	Peers    []PolicyStatus `json:"peers"`
-	// Faults counts what went wrong in the programs, by reason; reasons that
-	// never occurred may be left out.
+	// Faults counts what went wrong in the programs since this agent started, by
+	// reason; reasons that never occurred may be left out. FaultsBefore is what the
+	// agents that it took over from have left, or what came while none ran.
 	Faults        map[string]uint64 `json:"faults"`
+	FaultsBefore  map[string]uint64 `json:"faults_before,omitempty"`
 	EventsDropped uint64            `json:"events_dropped"`
 	// Judgements are under way now.
 	Judgements int `json:"judgements"`

@@ -98,7 +98,7 @@ func (s *AdoptStats) Pending() (n uint64) {
 // Where sockops is not sure to be called for the end of every such connection
 // (before Linux 6.12, or attached below the root of the hierarchy), the first pass
 // attaches to a tracepoint that every TCP socket of the node passes when its state
-// changes; it stays until Close.
+// changes; it stays until Close, or is pinned beside the other programs.
 func (p *Programs) Adopt(o AdoptOptions, fn func(Adoption) error) (AdoptStats, error) {
 	var stats AdoptStats
 	done, ok := p.use()
@@ -118,8 +118,10 @@ func (p *Programs) Adopt(o AdoptOptions, fn func(Adoption) error) (AdoptStats, e
 		return stats, fmt.Errorf("adopt connections: %w", err)
 	}
 	defer here.Close()
-	if err := a.watch(p); err != nil {
-		return stats, fmt.Errorf("adopt connections: %w", err)
+	if !o.Release { // nobody will be there to be told
+		if err := a.watch(p); err != nil {
+			return stats, fmt.Errorf("adopt connections: %w", err)
+		}
 	}
 	if err := a.begin(here.Inode(), o); err != nil {
 		return stats, fmt.Errorf("adopt connections of %s: %w", here, err)

@@ -99,18 +99,26 @@ func tryCallbacks(prog *ebpf.Program) error {
 const rootCgroup = 1
 
 // watch attaches the tracepoint that tells of the end of adopted connections,
-// where sockops is not sure to be called for each: it stays until Close.
+// where sockops is not sure to be called for each, or the agent before had it: it
+// stays until Close, or longer where programs are pinned. One that was pinned is
+// replaced only when the new one is there: who comes second finds nothing to tell.
 func (a *adoption) watch(p *Programs) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.link != nil || a.noCallbacks == nil && p.seesAll() {
+	if a.link != nil || a.noCallbacks == nil && p.seesAll() && !p.hadEnded {
 		return nil
 	}
 	l, err := link.AttachTracing(link.TracingOptions{Program: a.ends.ShEnded})
 	if err != nil {
 		return fmt.Errorf("attach to tracepoint inet_sock_set_state: %w", err)
 	}
+	if p.pins != nil {
+		if err := p.pins.put(endedName, l); err != nil {
+			return errors.Join(err, l.Close())
+		}
+	}
 	a.link = l
+	p.watching.Store(true)
 	return nil
 }
 

@@ -22,6 +22,8 @@ type attachment struct {
 const (
 	setsockoptName = "setsockopt"
 	sockopsName    = "sockops"
+	// endedName is the pin of the tracepoint, where one is attached: no cgroup's.
+	endedName = "ended"
 )
 
 // attachments names the programs in the order in which Attach attaches them: first

@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -130,6 +131,15 @@ func (p *Programs) Faults() ([]uint64, error) {
 		}
 	}
 	return out, nil
+}
+
+// FaultsBefore returns how many of them, by Fault, were counted before this start:
+// those of the agents that it took over from.
+func (p *Programs) FaultsBefore() []uint64 {
+	if p.before == nil {
+		return make([]uint64, len(faultNames))
+	}
+	return slices.Clone(p.before)
 }
 
 // newCounters gives a policy its slot of counters, all 0.

@@ -29,9 +29,11 @@ type Programs struct {
 	provoke extra[*provokeObjects]
 	destroy extra[*destroyObjects]
 	adopt   extra[*adoption]
-	holders holderWalks
-	types   *Types
-	began   time.Duration // when it was loaded
+	// watching says that the tracepoint of adoption is attached.
+	watching atomic.Bool
+	holders  holderWalks
+	types    *Types
+	began    time.Duration // when it was loaded
 
 	links   []link.Link
 	inForce atomic.Pointer[InForce]
@@ -43,7 +45,9 @@ type Programs struct {
 
 	// For programs that outlive the process; zero for others.
 	pins     *Pins
-	found    *found // until Attach has put it in order
+	hadEnded bool     // the tracepoint of the agent before was pinned
+	before   []uint64 // faults that were counted before this start
+	found    *found   // until Attach has put it in order
 	takeover Takeover
 	names    *ebpf.Map // id to name
 	state    *ebpf.Map
@@ -100,6 +104,7 @@ func load(p *Programs) (_ *Programs, err error) {
 			return nil, err
 		}
 		p.takeover.Links = len(p.found.links) > 0
+		p.hadEnded = p.found.ended
 	}
 	if err := p.loadSockops(); err != nil {
 		return nil, err

@@ -153,7 +153,7 @@ func (b *pinBed) pinned(t *testing.T) []string {
 }
 
 // whole is what is pinned when a start is complete.
-var whole = []string{"setsockopt", "sh_events", "sh_faults", "sh_names", "sh_policy", "sh_records", "sh_state", "sh_stats", "sockops"}
+var whole = []string{"setsockopt", "sh_events", "sh_faults", "sh_names", "sh_policy", "sh_records", "sh_servers", "sh_state", "sh_stats", "sockops"}
 
 // linkIDs are those of the two links.
 func (b *pinBed) linkIDs(t *testing.T) (ids [2]link.ID) {

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // attachPinned puts the programs where those of the agent before are, or attaches
@@ -30,9 +32,22 @@ func (p *Programs) attachPinned(cgroup string) error {
 	if err := p.upgrade(); err != nil {
 		return err
 	}
+	var err error
+	if p.before, err = p.Faults(); err != nil {
+		return err
+	}
 	old := p.found.links
 	if err := p.takeLinks(cgroup); err != nil {
 		return err
+	}
+	if p.hadEnded && p.Lacks(kernel.Adopt) == nil {
+		a, err := p.adopter()
+		if err == nil {
+			err = a.watch(p)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	p.takeover.Lost = errors.Join(p.takeover.Lost, p.addCounts())
 	for i, name := range attachments {
@@ -95,7 +110,7 @@ func (p *Programs) swapProgram(a *attachment, cgroup uint64) (link.Link, error) 
 
 // tidy makes the pins what they should be now that the links are.
 func (p *Programs) tidy() (err error) {
-	keep := map[string]bool{setsockoptName: true, sockopsName: true}
+	keep := map[string]bool{setsockoptName: true, sockopsName: true, endedName: p.watching.Load()}
 	for name, m := range p.keptMaps() {
 		keep[name] = true
 		if err := p.pins.putMap(name, m); err != nil {
@@ -138,6 +153,9 @@ func (p *Programs) Unpinned() []string {
 		return nil
 	}
 	out := append(slices.Sorted(maps.Keys(p.keptMaps())), attachments[:]...)
+	if p.watching.Load() {
+		out = append(out, endedName)
+	}
 	return slices.DeleteFunc(out, func(name string) bool {
 		_, err := os.Lstat(p.pins.path(name))
 		return err == nil

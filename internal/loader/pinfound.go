@@ -23,6 +23,7 @@ type found struct {
 	// updated first before the other, else what is pinned.
 	maps     map[string][]*ebpf.Map
 	programs []ebpf.ProgramID // of the links, and of their drafts
+	ended    bool             // the tracepoint is pinned
 	// layout is that of the build that pinned; 0: unknown.
 	layout uint32
 }
@@ -45,6 +46,7 @@ func (p *Pins) find() (_ *found, err error) {
 		return nil, err
 	}
 	for _, name := range names {
+		f.ended = f.ended || name == endedName
 		if strings.HasPrefix(name, draft) {
 			f.addDraft(p.path(name))
 		}

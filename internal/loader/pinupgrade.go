@@ -23,6 +23,12 @@ func (p *Programs) upgrade() error {
 	if err := p.copyCounts(); err != nil {
 		return err
 	}
+	// The tracepoint knows only the old records, and would tell a second time.
+	if p.found.ended && len(p.found.others(sockopsMapShRecords, p.sockops.ShRecords)) > 0 {
+		if err := remove(p.pins.path(endedName)); err != nil {
+			return fmt.Errorf("take the tracepoint off: %w", err)
+		}
+	}
 	// The older is the last: one more there is where an upgrade was cut short.
 	for _, old := range p.found.others(sockopsMapShRecords, p.sockops.ShRecords) {
 		n, err := p.convert(old)
