@@ -13,11 +13,11 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/doctor"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
-	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
 // admin answers the admin socket out of a running service.
@@ -40,13 +40,10 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	stats := a.agent.Stats()
 	out := api.Status{
 		Version: thisBuild().Version, PID: os.Getpid(), Started: a.started, Kernel: release(),
-		Cgroup: a.cgroup, Programs: attached, Features: make(map[string]bool), Netns: a.names(),
+		Cgroup: a.cgroup, Programs: attached, Netns: a.names(),
 		Policy: a.file(),
 		Faults: make(map[string]uint64), FaultsBefore: make(map[string]uint64),
 		Judgements: stats.Judgements,
-	}
-	for _, f := range loader.Features() {
-		out.Features[f.String()] = a.programs.Lacks(f) == nil
 	}
 	before := a.programs.FaultsBefore()
 	for i, n := range faults {
@@ -71,50 +68,45 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		countCoverage(&p, &report)
 		out.Peers = append(out.Peers, p)
 	}
-	out.Problems = append(a.problems(&out), coverageProblems(&report, &canary)...)
+	checks := a.examine()
+	for i := range checks {
+		out.Features = append(out.Features, feature(&checks[i]))
+	}
+	out.Problems = append(a.problems(checks, &out), coverageProblems(&report, &canary)...)
 	return out, nil
 }
 
+// examine asks of the agent what doctor asks of a machine.
+func (a *admin) examine() []doctor.Check {
+	running := doctor.Agent{Programs: a.programs, Cgroup: a.cgroup, Namespaces: func() error {
+		_, release, err := a.covered()
+		release()
+		return err
+	}}
+	return running.Examine()
+}
+
 // problems says what does not work as it should.
-func (a *admin) problems(s *api.Status) []string {
+func (a *admin) problems(checks []doctor.Check, s *api.Status) []string {
 	var out []string
-	if len(s.Programs) < loader.Attachments {
-		out = append(out, errDetached.Error())
+	for i := range checks {
+		if fault := checks[i].Fault(); fault != "" {
+			out = append(out, fault)
+		}
 	}
 	if lost := a.programs.Unpinned(); len(lost) > 0 {
 		out = append(out, fmt.Sprintf("pins are missing (%s): without this agent connections may be unbounded [restart it]",
 			strings.Join(lost, ", ")))
 	}
-	// What the kernel is too old for is no fault of anybody's.
-	if running, _, err := kernel.Running(); err == nil {
-		for _, f := range loader.Features() {
-			if err := a.programs.Lacks(f); err != nil && f.Expected(running) {
-				out = append(out, err.Error())
-			}
-		}
-	}
-	if err := a.cannotClose(); err != nil {
-		out = append(out, err.Error())
-	}
 	if len(s.Faults) > 0 {
 		out = append(out, "steps failed inside the programs, so that connections may be unbounded or uncounted: see faults")
-	}
-	if _, release, err := a.covered(); err != nil {
-		out = append(out, err.Error())
-	} else {
-		release()
 	}
 	return out
 }
 
-// cannotClose says why this kernel closes nothing, nil where it does.
-func (a *admin) cannotClose() error {
-	here, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer here.Close()
-	return sockets.New(a.programs).CanDestroy(here, a.programs.Lacks(kernel.BPFDestroy))
+// feature puts a check into the words of the API.
+func feature(c *doctor.Check) api.Feature {
+	return api.Feature{Name: c.Name, Status: string(c.Status), Detail: c.Detail, Lost: c.Lost, Remedy: c.Remedy}
 }
 
 // peerStatus makes the totals of one policy.

@@ -242,3 +242,30 @@ func TestPinsRemoved(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 }
+
+// TestFaultsBefore: what went wrong before this start is told, and makes nothing
+// degraded; what does since then is a problem.
+func TestFaultsBefore(t *testing.T) {
+	a := newPinned(t)
+	a.start(t)
+	const none = loader.Fault(0)
+	loadertest.CountFault(t, a.bpffs, none, 3)
+	if s := a.status(t); s.Health != "degraded" || s.Faults[none.String()] != 3 || len(s.FaultsBefore) != 0 {
+		t.Errorf("status %+v", s)
+	}
+	a.terminate(t)
+	loadertest.CountFault(t, a.bpffs, loader.FaultEventLost, 2)
+	a.start(t)
+	s := a.status(t)
+	if s.Health != "ok" || len(s.Faults) != 0 || s.EventsDropped != 0 || s.FaultsBefore[none.String()] != 3 || s.FaultsBefore["event_lost"] != 2 {
+		t.Errorf("after a restart: status %+v", s)
+	}
+	stdout, _, _ := a.output(t, a.ns, "status", "--run-dir", "run")
+	if want := "none, before this start event_lost=2 no_socket=3\n"; !strings.Contains(stdout, want) {
+		t.Errorf("no %q in\n%s", want, stdout)
+	}
+	loadertest.CountFault(t, a.bpffs, none, 4)
+	if s := a.status(t); s.Health != "degraded" || s.Faults[none.String()] != 1 {
+		t.Errorf("after one more: status %+v", s)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/doctor"
 )
 
 func newStatus(e *env) *cobra.Command {
@@ -68,7 +69,6 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 			s.Policy.Loaded.Local().Format(time.RFC3339))},
 		[]string{"cgroup", s.Cgroup},
 		[]string{"programs", dash(strings.Join(s.Programs, ", "))},
-		[]string{"features", features(s.Features)},
 		[]string{"namespaces", dash(strings.Join(s.Netns, ", "))},
 		[]string{"judgements", fmt.Sprintf("%d under way", s.Judgements)},
 		[]string{"faults", faults(s)},
@@ -81,7 +81,22 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
-	return writeTable(w, peerRows(s.Peers))
+	if err := writeTable(w, peerRows(s.Peers)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return writeTable(w, featureRows(s.Features))
+}
+
+// featureRows makes the table of what the agent stands on, as doctor's.
+func featureRows(features []api.Feature) [][]string {
+	checks := make([]doctor.Check, len(features))
+	for i, f := range features {
+		checks[i] = doctor.Check{Name: f.Name, Status: doctor.Status(f.Status), Detail: f.Detail, Lost: f.Lost, Remedy: f.Remedy}
+	}
+	return checkRows(checks)
 }
 
 // faults writes those since the start, and what was before.
@@ -120,12 +135,4 @@ func counts(m map[string]uint64) string {
 		return "none"
 	}
 	return strings.Join(parts, " ")
-}
-
-func features(m map[string]bool) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, name+" "+yesNo(m[name]))
-	}
-	return dash(strings.Join(parts, ", "))
 }

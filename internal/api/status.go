@@ -35,8 +35,8 @@ type Status struct {
 	Cgroup string `json:"cgroup"`
 	// Programs are those that the kernel has attached there now.
 	Programs []string `json:"programs"`
-	// Features says which optional abilities this kernel gives, by name.
-	Features map[string]bool `json:"features"`
+	// Features is all that the agent stands on, whether it works or not.
+	Features []Feature `json:"features"`
 	// Netns names the network namespaces that reports are heard from: "all",
 	// or their paths.
 	Netns []string `json:"netns"`
@@ -52,6 +52,19 @@ type Status struct {
 	EventsDropped uint64            `json:"events_dropped"`
 	// Judgements are under way now.
 	Judgements int `json:"judgements"`
+}
+
+// Feature is one of the checks of doctor, made of the running agent.
+type Feature struct {
+	Name string `json:"name"`
+	// Status is works, unneeded (another does what it would), untested, degraded or
+	// missing.
+	Status string `json:"status"`
+	// Detail is what was found, or why it does not work; Lost what the agent cannot do
+	// without it, Remedy what would bring it.
+	Detail string `json:"detail"`
+	Lost   string `json:"lost,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
 }
 
 // PolicyFile says which policy is in force.

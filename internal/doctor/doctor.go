@@ -50,23 +50,30 @@ func Worst(checks []Check) Status {
 	return worst
 }
 
-// Examine makes every check. Only where ctx ends it returns an error, ctx's own.
+// Examine makes every check, on a connection of its own. Only where ctx ends it returns
+// an error, ctx's own.
 func Examine(ctx context.Context) ([]Check, error) {
-	b := &bench{ctx: ctx}
+	b := &bench{ctx: ctx, lacking: loader.Require() != nil}
 	defer b.close()
-	var out []Check
+	out := examine(func(p *plan) (string, error) {
+		if err := ctx.Err(); err != nil {
+			return "", fmt.Errorf("%w: %w", errUntested, err)
+		}
+		return p.try(b)
+	})
+	return out, ctx.Err()
+}
+
+// examine makes the list: what the agent requires, then every plan as it is asked.
+func examine(ask func(*plan) (string, error)) (out []Check) {
 	for _, r := range loader.Requirements() {
 		out = append(out, conclude(&plan{name: r.Name, essential: true}, r.Have, r.Err))
-		b.lacking = b.lacking || r.Err != nil
 	}
 	for _, p := range plans() {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		detail, err := p.try(b)
+		detail, err := ask(&p)
 		out = append(out, conclude(&p, detail, err))
 	}
-	return unneeded(out), ctx.Err()
+	return unneeded(out)
 }
 
 // substitutes names for a check the one that, where it works, does all that this
@@ -97,6 +104,10 @@ func unneeded(checks []Check) []Check {
 // what it lacked.
 var errUntested = errors.New("not tried")
 
+// errPartly is for a check without which the agent cannot run, of which it lacks but a
+// part.
+var errPartly = errors.New("not all")
+
 // conclude puts what came of a plan into words.
 func conclude(p *plan, detail string, err error) Check {
 	c := Check{Name: p.name, Status: Works, Detail: detail}
@@ -108,7 +119,7 @@ func conclude(p *plan, detail string, err error) Check {
 		return c
 	}
 	c.Status, c.Detail, c.Lost, c.Remedy = Degraded, oneLine(err), p.lost, p.remedy
-	if p.essential {
+	if p.essential && !errors.Is(err, errPartly) {
 		c.Status = Missing
 	}
 	var missing *loader.MissingError

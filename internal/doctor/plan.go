@@ -5,7 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"net/netip"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -26,8 +26,9 @@ type plan struct {
 	essential bool   // without it the agent cannot run
 	lost      string // what the agent cannot do without it
 	remedy    string // where the error does not know better
-	// try returns what it found.
+	// try returns what it found on a bench of its own, now what a running agent has.
 	try func(*bench) (string, error)
+	now func(*Agent) (string, error)
 }
 
 // plans are the checks beyond the requirements, in an order in which each stands
@@ -38,25 +39,25 @@ func plans() []plan { return append(groundPlans(), socketPlans()...) }
 func groundPlans() []plan {
 	return []plan{
 		{
-			name: "cgroup", essential: true, try: cgroupRoot,
+			name: "cgroup", essential: true, try: cgroupRoot, now: cgroupNow,
 			lost:   "the agent does not run, unless --cgroup names a cgroup v2 directory",
 			remedy: "mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup",
 		},
 		{
-			name: "namespaces", try: namespaces,
+			name: "namespaces", try: namespaces, now: namespacesNow,
 			lost:   "sockets of namespaces that cannot be seen are not listed, explained or probed",
 			remedy: "grant CAP_SYS_PTRACE, and look for a security module that keeps processes from being looked at",
 		},
 		{
-			name: "programs", essential: true, try: programs,
+			name: "programs", essential: true, try: programs, now: programsNow,
 			remedy: "see the message; the kernel needs CONFIG_BPF_SYSCALL, CONFIG_CGROUP_BPF and BTF",
 		},
 		{
-			name: "foreign_programs", essential: true, try: foreignPrograms,
+			name: "foreign_programs", essential: true, try: foreignPrograms, now: foreignProgramsNow,
 			remedy: "see the message",
 		},
 		{
-			name: "netns", essential: true, try: ownNamespace,
+			name: "netns", essential: true, try: ownNamespace, now: ownNamespaceNow,
 			lost:   "the agent enters network namespaces to look and to probe",
 			remedy: "grant CAP_SYS_ADMIN; the kernel needs CONFIG_NET_NS",
 		},
@@ -67,62 +68,62 @@ func groundPlans() []plan {
 func socketPlans() []plan {
 	return []plan{
 		{
-			name: "inet_diag", try: inetDiag,
+			name: "inet_diag", try: inetDiag, now: inetDiagNow,
 			lost:   "siblings of a dead connection are not judged, sockets cannot be listed, nor found by cookie or local address alone",
 			remedy: "load inet_diag and tcp_diag, or run a kernel with CONFIG_INET_TCP_DIAG",
 		},
 		{
-			name: "look", essential: true, try: look,
+			name: "look", essential: true, try: look, now: lookNow,
 			lost:   "no connection can be judged",
 			remedy: "see the message",
 		},
 		{
-			name: kernel.SocketCgroup.String(), try: socketCgroup,
+			name: kernel.SocketCgroup.String(), try: socketCgroup, now: has(kernel.SocketCgroup),
 			lost:   kernel.SocketCgroup.Without(),
 			remedy: runLinux(kernel.SocketCgroup),
 		},
 		{
-			name: kernel.Scan.String(), try: scan,
+			name: kernel.Scan.String(), try: scan, now: has(kernel.Scan),
 			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
 			remedy: runLinux(kernel.Scan),
 		},
 		{
-			name: kernel.Hold.String(), try: hold,
+			name: kernel.Hold.String(), try: hold, now: has(kernel.Hold),
 			lost:   "the full hold on what applications set: " + kernel.Hold.Without(),
 			remedy: runLinux(kernel.Hold),
 		},
 		{
-			name: kernel.Provoke.String(), try: provoke,
+			name: kernel.Provoke.String(), try: provoke, now: has(kernel.Provoke),
 			lost:   "the kernel's own keepalive as probe: " + kernel.Provoke.Without(),
 			remedy: runLinux(kernel.Provoke),
 		},
 		{
-			name: "raw_probe", try: rawProbe,
+			name: "raw_probe", try: rawProbe, now: rawProbeNow,
 			lost:   "connections with data in flight are not judged (unknown); the kernel's bound ends them",
 			remedy: "grant CAP_NET_RAW, and look for a firewall or seccomp rule that forbids raw sockets",
 		},
 		{
-			name: kernel.ForeignSource.String(), try: foreignSource,
+			name: kernel.ForeignSource.String(), try: foreignSource, now: foreignSourceNow,
 			lost:   "the probe from another host's address: " + kernel.ForeignSource.Without(),
 			remedy: runLinux(kernel.ForeignSource),
 		},
 		{
-			name: "destroy", try: destroy,
+			name: "destroy", try: destroy, now: destroyNow,
 			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: "run a kernel with CONFIG_INET_DIAG_DESTROY=y",
 		},
 		{
-			name: kernel.BPFDestroy.String(), try: bpfDestroy,
+			name: kernel.BPFDestroy.String(), try: bpfDestroy, now: has(kernel.BPFDestroy),
 			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: runLinux(kernel.BPFDestroy) + ", or one with CONFIG_INET_DIAG_DESTROY=y",
 		},
 		{
-			name: kernel.Adopt.String(), try: adopt,
+			name: kernel.Adopt.String(), try: adopt, now: has(kernel.Adopt),
 			lost:   kernel.Adopt.Without(),
 			remedy: runLinux(kernel.Adopt),
 		},
 		{
-			name: kernel.AdoptEvents.String(), try: adoptEvents,
+			name: kernel.AdoptEvents.String(), try: adoptEvents, now: has(kernel.AdoptEvents),
 			lost:   kernel.AdoptEvents.Without(),
 			remedy: runLinux(kernel.AdoptEvents),
 		},
@@ -172,15 +173,21 @@ func foreignPrograms(*bench) (string, error) {
 // with ours.
 func around(cgroup string) (string, error) {
 	all, err := loader.Around(cgroup)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%w: the cgroup is gone", errUntested)
+	}
 	if err != nil {
 		return "", err
 	}
 	var beside []string
 	for i := range all {
-		if err := all[i].Conflict(cgroup); err != nil {
+		f := &all[i]
+		if err := f.Conflict(cgroup); err != nil && f.Bars() {
 			return "", err
+		} else if err != nil {
+			return "", fmt.Errorf("%w: %w", errPartly, err)
 		}
-		beside = append(beside, all[i].String())
+		beside = append(beside, f.String())
 	}
 	if len(beside) == 0 {
 		return "nobody else's are attached", nil
@@ -308,7 +315,7 @@ func foreignSource(b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s.Local = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), s.Local.Port())
+	s.Local = foreignAddr(s.Local.Port())
 	return "finds the way of a transparent proxy's connection", prober.New().Route(b.ns, &s)
 }
 

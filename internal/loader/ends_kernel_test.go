@@ -138,7 +138,7 @@ func TestFaultsBefore(t *testing.T) {
 		t.Errorf("before the first start: %v", n)
 	}
 	a.mustStop(t)
-	putCounter(t, filepath.Join(b.dir, "sh_faults"), uint32(loader.FaultEventLost), 7)
+	loadertest.CountFault(t, b.dir, loader.FaultEventLost, 7)
 	a = b.start(t, loader.LoadPinned, loadertest.Fast)
 	all, err := a.Faults()
 	if err != nil {
@@ -153,20 +153,5 @@ func TestFaultsBefore(t *testing.T) {
 		if all[i] != want || before[i] != want {
 			t.Errorf("%s: %d, before %d, want %d", loader.Fault(i), all[i], before[i], want)
 		}
-	}
-}
-
-// putCounter puts a number into a counter that is pinned.
-func putCounter(t *testing.T, path string, key uint32, n uint64) {
-	t.Helper()
-	m, err := ebpf.LoadPinnedMap(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	values := make([]uint64, ebpf.MustPossibleCPU())
-	values[0] = n
-	if err := m.Put(key, values); err != nil {
-		t.Fatal(err)
 	}
 }

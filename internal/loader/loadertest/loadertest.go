@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
@@ -94,6 +96,21 @@ func (b *Bed) SetPolicy(t testing.TB, text string) {
 		t.Fatal(err)
 	}
 	if err := b.Programs.SetPolicy(pol); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// CountFault sets the counter of a fault that is pinned in a directory.
+func CountFault(t testing.TB, dir string, f loader.Fault, n uint64) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "sh_faults"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	values := make([]uint64, ebpf.MustPossibleCPU())
+	values[0] = n
+	if err := m.Put(uint32(f), values); err != nil {
 		t.Fatal(err)
 	}
 }
