@@ -161,22 +161,23 @@ func TestKernelsOwn(t *testing.T) {
 func TestKernelsServer(t *testing.T) {
 	labtest.NeedModule(t, "rds_tcp")
 	for name, before := range map[string]bool{"older": true, "newer": false} {
-		t.Run(name, func(t *testing.T) {
-			a, attach := within(t, before)
-			if before {
-				loadertest.Need(t, a.Programs, kernel.Adopt) // else nobody knows whose listener it is
-				attach()
-				a.pass(t, a.Server, plenty)
-			}
-			if s := serveRDS(t, a); s.HasRecord || s.Options.UserTimeout != 0 {
-				t.Errorf("served by the kernel: %+v", s)
-			}
-			a.setPolicy(t, takeKernels)
-			if s := serveRDS(t, a); !s.HasRecord || s.Options.UserTimeout != slow.UserTimeout {
-				t.Errorf("served by the kernel, and named by the policy: %+v", s)
-			}
-			wantNoFaults(t, a.Programs)
-		})
+		for _, text := range []string{bothWays, takeKernels} {
+			managed := text == takeKernels
+			t.Run(fmt.Sprintf("%s, managed %v", name, managed), func(t *testing.T) {
+				a, attach := within(t, before) // RDS takes one connection from an address
+				a.setPolicy(t, text)
+				if before {
+					loadertest.Need(t, a.Programs, kernel.Adopt) // else nobody knows whose listener it is
+					attach()
+					a.pass(t, a.Server, plenty)
+				}
+				s := serveRDS(t, a)
+				if s.HasRecord != managed || (s.Options.UserTimeout == slow.UserTimeout) != managed {
+					t.Errorf("served by the kernel: %+v", s)
+				}
+				wantNoFaults(t, a.Programs)
+			})
+		}
 	}
 }
 
@@ -193,7 +194,7 @@ func serveRDS(t *testing.T, a *adoption) (s conn.Snapshot) {
 		if err != nil && !errors.Is(err, loader.ErrNotFound) && !errors.Is(err, loader.ErrNotConnection) {
 			t.Fatal(err)
 		}
-		return err == nil
+		return err == nil && s.State == conn.Established // a look may find the listener
 	}, "the server's end")
 	return s
 }
