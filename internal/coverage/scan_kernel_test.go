@@ -141,7 +141,7 @@ func TestScanNotOurs(t *testing.T) {
 	}
 }
 
-// Subflows of Multipath TCP, and what its listener keeps for the kernel.
+// Subflows of Multipath TCP are not bounded; what falls back to plain TCP is.
 func TestScanMultipath(t *testing.T) {
 	c := newChecked(t)
 	c.attach(t)
@@ -174,8 +174,10 @@ func TestScanMultipath(t *testing.T) {
 	}
 	plain := labtest.Dial(t, c.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
 	labtest.Eventually(t, late, func() bool {
-		return c.reasons(t)[ends{labtest.Addr(ln.Addr()), labtest.Addr(plain.LocalAddr())}].Reason == Kernel
-	}, "the kernel has the server's end")
+		_, unmanaged := c.reasons(t)[ends{labtest.Addr(ln.Addr()), labtest.Addr(plain.LocalAddr())}]
+		in := c.counts(t)["in"]
+		return !unmanaged && in.Expected == 2 && in.Bounded() == 1
+	}, "the server's end, which nobody has accepted, is bounded")
 }
 
 // What cannot be looked at counts: as it does not where it has ended.

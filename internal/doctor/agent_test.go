@@ -24,6 +24,7 @@ import (
 // nothing in it is at fault; what becomes wrong later shows.
 func TestRunningAgent(t *testing.T) {
 	p := loadertest.Load(t)
+	p.LoadAll() // which holds descriptors
 	outer := labtest.Cgroup(t)
 	inner := filepath.Join(outer.Path, "inner")
 	if err := os.Mkdir(inner, 0o755); err != nil {

@@ -94,7 +94,7 @@ func olderBuild(t *testing.T) string {
 	if err := errors.Join(err, olderErr); err != nil {
 		t.Fatal(err)
 	}
-	const now = "{ return load(pins, nil) }"
+	const now = "{ return load(&Programs{pins: pins}) }"
 	if strings.Count(string(loads), now) != 1 {
 		t.Fatalf("loader.go does not say %q once", now)
 	}
