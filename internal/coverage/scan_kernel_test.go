@@ -151,13 +151,14 @@ func TestScanMultipath(t *testing.T) {
 	d.SetMultipathTCP(true)
 	var ln net.Listener
 	var end net.Conn
-	err := c.Server.Do(func() (err error) {
-		ln, err = cfg.Listen(t.Context(), "tcp4", netip.AddrPortFrom(c.ServerAddr4, 0).String())
-		return err
+	c.inside(t, func() {
+		if err := c.Server.Do(func() (err error) {
+			ln, err = cfg.Listen(t.Context(), "tcp4", netip.AddrPortFrom(c.ServerAddr4, 0).String())
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer ln.Close()
 	if err := c.Client.Do(func() (err error) {
 		end, err = d.Dial("tcp4", ln.Addr().String())
