@@ -104,7 +104,7 @@ const (
 
 // restored gives every connection its options back, and says how it went.
 func restored(ctx context.Context, e *env, pins *loader.Pins) (string, error) {
-	p, err := loader.LoadPinned(pins)
+	p, err := loader.LoadPinned(pins, nil)
 	if err != nil {
 		return "", err
 	}

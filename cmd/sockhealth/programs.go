@@ -44,9 +44,9 @@ func (s *service) lock() (err error) {
 func (s *service) loadPrograms() (err error) {
 	switch {
 	case s.pins != nil:
-		s.programs, err = loader.LoadPinned(s.pins)
+		s.programs, err = loader.LoadPinned(s.pins, nil)
 	case s.opts.nested:
-		s.programs, err = loader.LoadNested()
+		s.programs, err = loader.LoadNested(nil)
 	default:
 		s.programs, err = loader.Load(nil)
 	}

@@ -123,7 +123,9 @@ func (n network) route(h *netlink.Handle) error {
 
 // await waits until the device carries its first packet.
 func await(h *netlink.Handle, device string) error {
-	for deadline := time.Now().Add(linkTimeout); ; time.Sleep(time.Millisecond) {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(linkTimeout); ; time.Sleep(pause) {
+		pause = min(2*pause, 20*time.Millisecond)
 		ok, err := ready(h, device)
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", device, err)

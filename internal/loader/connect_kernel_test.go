@@ -351,7 +351,7 @@ func TestConnectUpgrade(t *testing.T) {
 		t.Fatalf("while it connects the user timeout is %d ms", got)
 	}
 	old.mustStop(t)
-	next := b.start(t, loader.LoadPinned, text)
+	next := b.start(t, loadPinned, text)
 	labtest.Heal(t, fault)
 	if err, _ := a.ended(2 * time.Minute); err != nil {
 		t.Fatal(err)

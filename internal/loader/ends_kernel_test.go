@@ -77,7 +77,7 @@ func gone(t *testing.T, id ebpf.ProgramID) {
 // tracepoint takes the place of the last one's, and goes with the pins.
 func TestEndsWithoutAgent(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	loadertest.Need(t, a.Programs, kernel.Adopt)
 	first, second, third := b.outside(t), b.outside(t), b.outside(t)
 	b.adoptAll(t, a.Programs)
@@ -103,7 +103,7 @@ func TestEndsWithoutAgent(t *testing.T) {
 	}
 	a.mustStop(t)
 	hangUp(first)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	open(2)
 	if now := b.ended(t); now == was {
 		t.Error("the tracepoint is the last agent's still")
@@ -119,7 +119,7 @@ func TestEndsWithoutAgent(t *testing.T) {
 		t.Errorf("unpinned: %q", got)
 	}
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	b.adoptAll(t, a.Programs)
 	was = b.ended(t)
 	hangUp(third)
@@ -133,13 +133,13 @@ func TestEndsWithoutAgent(t *testing.T) {
 // TestFaultsBefore: what went wrong before a start is told apart from what does since.
 func TestFaultsBefore(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	if n := a.FaultsBefore(); slices.Max(n) != 0 {
 		t.Errorf("before the first start: %v", n)
 	}
 	a.mustStop(t)
 	loadertest.CountFault(t, b.dir, loader.FaultEventLost, 7)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	all, err := a.Faults()
 	if err != nil {
 		t.Fatal(err)

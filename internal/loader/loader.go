@@ -70,13 +70,15 @@ func Load(types *Types) (*Programs, error) { return load(&Programs{types: types}
 
 // LoadNested is Load for programs that work below another agent's on purpose, and on
 // connections that its policy does not name: neither of both takes notice of the other.
-func LoadNested() (*Programs, error) { return load(&Programs{nested: true}) }
+func LoadNested(types *Types) (*Programs, error) { return load(&Programs{nested: true, types: types}) }
 
 // LoadPinned is Load for programs that stay when the process ends, pinned in a
 // directory that the caller holds open. It goes on with what is pinned there: the
 // records of the sockets, the counters, the ids of the policies. What is attached
 // stays as it is until Attach, and so does the policy in force until SetPolicy.
-func LoadPinned(pins *Pins) (*Programs, error) { return load(&Programs{pins: pins}) }
+func LoadPinned(pins *Pins, types *Types) (*Programs, error) {
+	return load(&Programs{pins: pins, types: types})
+}
 
 func load(p *Programs) (_ *Programs, err error) {
 	if err := Require(); err != nil {

@@ -64,7 +64,7 @@ func TestNestedPrograms(t *testing.T) {
 	b := newPinBed(t)
 	under := below(t, b.cgroup.Path)
 	for _, two := range [][2]string{{b.cgroup.Path, under}, {under, b.cgroup.Path}} {
-		a, err := startIn(b.dir, two[0], loader.LoadPinned, loadertest.Fast)
+		a, err := startIn(b.dir, two[0], loadPinned, loadertest.Fast)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestNestedPrograms(t *testing.T) {
 		if !errors.Is(err, loader.ErrAttached) || !strings.Contains(err.Error(), two[0]) {
 			t.Errorf("%v, want ErrAttached at %s", err, two[0])
 		}
-		nested, err := loader.LoadNested()
+		nested, err := loader.LoadNested(loadertest.Types())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestNestedPrograms(t *testing.T) {
 			t.Errorf("nested: %v", err)
 		}
 		// The other's next start, also at the other cgroup, is not disturbed.
-		a, err = startIn(b.dir, two[1], loader.LoadPinned, loadertest.Fast)
+		a, err = startIn(b.dir, two[1], loadPinned, loadertest.Fast)
 		if err != nil {
 			t.Errorf("moved: %v", err)
 		}

@@ -72,7 +72,7 @@ type agent struct {
 	pins *loader.Pins
 }
 
-// starter is loader.LoadPinned or a build before it.
+// starter is loadPinned or a build before it.
 type starter func(*loader.Pins) (*loader.Programs, error)
 
 // start is what a start of the agent does.
@@ -177,7 +177,7 @@ func (b *pinBed) linkIDs(t *testing.T) (ids [2]link.ID) {
 // open, and the bound is held.
 func TestBoundWithoutAgent(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	a.mustStop(t)
 	c := b.dial(t, true)
 	if o := labtest.Options(t, c); o.UserTimeout != fast.UserTimeout || o.Idle > fast.Idle || !o.KeepAlive {
@@ -207,7 +207,7 @@ peers:
 // the programs in their links.
 func TestRestart(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	if a.Takeover().Links || a.Unattended() != 0 {
 		t.Errorf("the first start took over %+v", a.Takeover())
 	}
@@ -222,7 +222,7 @@ func TestRestart(t *testing.T) {
 	between := b.dial(t, false)
 	labtest.Eventually(t, late, func() bool { return time.Since(stopped) > 300*time.Millisecond }, "time without an agent")
 
-	a = b.start(t, loader.LoadPinned, manyPeers)
+	a = b.start(t, loadPinned, manyPeers)
 	took := a.Takeover()
 	if !took.Links || took.Revision != revision || took.Moved || took.Lost != nil || took.Converted != 0 || took.Swept != nil {
 		t.Errorf("took over %+v", took)
@@ -252,12 +252,12 @@ func TestRestart(t *testing.T) {
 
 	// A name that comes back after a restart without it has its counters still.
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, "version: 1\npeers: [{name: fresh, cidrs: [10.94.0.0/24]}]\n")
+	a = b.start(t, loadPinned, "version: 1\npeers: [{name: fresh, cidrs: [10.94.0.0/24]}]\n")
 	if c := mustCounters(t, a.Programs, "fresh"); c != (loader.Counters{}) {
 		t.Errorf("a new name has %+v", c)
 	}
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, manyPeers)
+	a = b.start(t, loadPinned, manyPeers)
 	if c := mustCounters(t, a.Programs, "server"); c.OpenedOutbound != 3 {
 		t.Errorf("%d connections counted, want 3", c.OpenedOutbound)
 	}
@@ -280,7 +280,7 @@ func TestAlive(t *testing.T) {
 		}
 	}
 	var a agent
-	start := func() { a = b.start(t, loader.LoadPinned, loadertest.Fast) }
+	start := func() { a = b.start(t, loadPinned, loadertest.Fast) }
 	within("a first start", start)
 	within("a beat", func() {
 		if err := a.Beat(); err != nil {
@@ -290,7 +290,7 @@ func TestAlive(t *testing.T) {
 	within("a stop", func() { a.mustStop(t) })
 	within("a start that fails", func() {
 		pins := b.pins(t)
-		p, err := loader.LoadPinned(pins)
+		p, err := loadPinned(pins)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,7 +420,7 @@ func wantNoneAttached(t *testing.T, cgroup string) {
 // TestRemove: nothing of ours is left, and connections are nobody's.
 func TestRemove(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	f := b.footprint(t)
 	a.mustStop(t)
 	if len(f.left()) < 12 {
@@ -434,16 +434,16 @@ func TestRemove(t *testing.T) {
 // TestAbandon: a first start that fails leaves nothing, a later one what was there.
 func TestAbandon(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	f := b.footprint(t)
 	if err := a.Abandon(); err != nil {
 		t.Fatal(err)
 	}
 	a.mustStop(t)
 	b.wantNothing(t, f)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	if err := a.Abandon(); err != nil {
 		t.Fatal(err)
 	}
@@ -455,13 +455,13 @@ func TestAbandon(t *testing.T) {
 func TestMove(t *testing.T) {
 	b := newPinBed(t)
 	elsewhere := labtest.Cgroup(t)
-	a, err := startIn(b.dir, elsewhere.Path, loader.LoadPinned, loadertest.Fast)
+	a, err := startIn(b.dir, elsewhere.Path, loadPinned, loadertest.Fast)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.mustStop(t)
 	wantOptions(t, "outside the cgroup", b.dial(t, false), unset)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	if !a.Takeover().Moved {
 		t.Error("not said to have moved")
 	}
@@ -520,7 +520,7 @@ func TestHalfMade(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			a := b.start(t, loader.LoadPinned, loadertest.Fast)
+			a := b.start(t, loadPinned, loadertest.Fast)
 			first := b.dial(t, false)
 			rec, _ := b.record(t, a.Programs, first)
 			opened := mustCounters(t, a.Programs, "server").OpenedOutbound
@@ -534,7 +534,7 @@ func TestHalfMade(t *testing.T) {
 				wantOptions(t, "without an agent", b.dial(t, false), fast)
 				opened++
 			}
-			a = b.start(t, loader.LoadPinned, loadertest.Fast)
+			a = b.start(t, loadPinned, loadertest.Fast)
 			wantOptions(t, "after the start", b.dial(t, false), fast)
 			if d := cmp.Diff(whole, b.pinned(t)); d != "" {
 				t.Errorf("pins (-want +got):\n%s", d)
@@ -561,7 +561,7 @@ func TestCgroupRemoved(t *testing.T) {
 	if err := os.Mkdir(child, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a, err := startIn(b.dir, child, loader.LoadPinned, loadertest.Fast)
+	a, err := startIn(b.dir, child, loadPinned, loadertest.Fast)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -569,6 +569,11 @@ func TestCgroupRemoved(t *testing.T) {
 	if err := os.Remove(child); err != nil {
 		t.Fatal(err)
 	}
-	b.start(t, loader.LoadPinned, loadertest.Fast)
+	b.start(t, loadPinned, loadertest.Fast)
 	wantOptions(t, "after the start", b.dial(t, false), fast)
+}
+
+// loadPinned is loader.LoadPinned with the types that all tests share.
+func loadPinned(pins *loader.Pins) (*loader.Programs, error) {
+	return loader.LoadPinned(pins, loadertest.Types())
 }

@@ -30,10 +30,10 @@ func TestKilled(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	began := time.Now()
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	a.mustStop(t)
 	round := time.Since(began) // about two starts and stops
 
@@ -65,7 +65,7 @@ func TestKilled(t *testing.T) {
 		t.Errorf("only %d connections were opened", opened)
 	}
 
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	if d := cmp.Diff(whole, b.pinned(t)); d != "" {
 		t.Errorf("pins (-want +got):\n%s", d)
 	}
@@ -183,7 +183,7 @@ func TestUpgradeKilled(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		a := b.start(t, loader.LoadPinned, loadertest.Fast)
+		a := b.start(t, loadPinned, loadertest.Fast)
 		if took == 0 {
 			took = time.Since(began)
 		}

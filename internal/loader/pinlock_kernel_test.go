@@ -72,11 +72,11 @@ func TestStranger(t *testing.T) {
 // joined by a second set.
 func TestAttachedElsewhere(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	a.mustStop(t)
 	for what, start := range map[string]func() error{
 		"pinned": func() error {
-			a, err := startIn(filepath.Join(filepath.Dir(b.dir), "other"), b.cgroup.Path, loader.LoadPinned, loadertest.Fast)
+			a, err := startIn(filepath.Join(filepath.Dir(b.dir), "other"), b.cgroup.Path, loadPinned, loadertest.Fast)
 			return errors.Join(err, a.stop())
 		},
 		"not pinned": func() error { return loadertest.Load(t).Attach(b.cgroup.Path) },

@@ -33,7 +33,7 @@ func TestUpgrade(t *testing.T) {
 	links := b.linkIDs(t)
 	old.mustStop(t)
 	client := startClient(b)
-	a := b.start(t, loader.LoadPinned, manyPeers)
+	a := b.start(t, loadPinned, manyPeers)
 	opened, errs := client.stop()
 	for _, err := range errs {
 		t.Error(err) // also without walks
@@ -78,7 +78,7 @@ func TestUpgrade(t *testing.T) {
 
 	// The next start finds nothing to take over.
 	a.mustStop(t)
-	a = b.start(t, loader.LoadPinned, loadertest.Fast)
+	a = b.start(t, loadPinned, loadertest.Fast)
 	if took := a.Takeover(); took.Converted != 0 || took.Lost != nil || took.Swept != nil {
 		t.Errorf("took over %+v", took)
 	}
@@ -91,7 +91,7 @@ func TestUpgradeWithoutWalks(t *testing.T) {
 	old := b.start(t, loader.LoadOlder, loadertest.Fast)
 	c, second := b.dial(t, false), b.dial(t, false)
 	old.mustStop(t)
-	a := b.start(t, loader.LoadPinned, loadertest.Fast)
+	a := b.start(t, loadPinned, loadertest.Fast)
 	if loadertest.Has(t, a.Programs, kernel.Scan) {
 		t.Skip("this kernel can")
 	}
@@ -108,6 +108,6 @@ func TestUpgradeWithoutWalks(t *testing.T) {
 		}
 		wantOptions(t, "a new one", b.dial(t, false), fast)
 		a.mustStop(t)
-		a = b.start(t, loader.LoadPinned, loadertest.Fast)
+		a = b.start(t, loadPinned, loadertest.Fast)
 	}
 }

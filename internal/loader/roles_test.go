@@ -83,7 +83,7 @@ func holdAsNobody(args []string) error {
 // starts starts and stops the agent's programs over and over.
 func starts(args []string) error {
 	for i := 0; ; i++ {
-		a, err := startIn(args[0], args[1], loader.LoadPinned, texts[i%len(texts)])
+		a, err := startIn(args[0], args[1], loadPinned, texts[i%len(texts)])
 		if err != nil {
 			return err
 		}

@@ -94,14 +94,14 @@ func olderBuild(t *testing.T) string {
 	if err := errors.Join(err, olderErr); err != nil {
 		t.Fatal(err)
 	}
-	const now = "{ return load(&Programs{pins: pins}) }"
+	const now = "return load(&Programs{pins: pins, types: types})"
 	if strings.Count(string(loads), now) != 1 {
 		t.Fatalf("loader.go does not say %q once", now)
 	}
 	dir := t.TempDir()
 	replace := make(map[string]string)
 	for name, text := range map[string]string{
-		"loader.go": strings.Replace(string(loads), now, "{ return LoadOlder(pins) }", 1), "older.go": string(older),
+		"loader.go": strings.Replace(string(loads), now, "return LoadOlder(pins)", 1), "older.go": string(older),
 	} {
 		replace[filepath.Join(room, name)] = filepath.Join(dir, name)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

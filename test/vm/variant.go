@@ -35,7 +35,8 @@ var variants = []variant{
 	{
 		name: "no IPv6", kernels: []string{"newest"}, lacks: "ipv6", append: "ipv6.disable=1",
 		tests: map[string]string{
-			"internal/doctor": everyTest, "internal/loader": everyTest, "internal/sockets": everyTest,
+			"internal/doctor": everyTest, "internal/sockets": everyTest,
+			"internal/loader": "TestOptionsOnBothEnds|TestIdleBound|TestInFlightBound|TestAdopt$|TestAdoptPolicyChange|TestConnect|TestDestroy|TestExcept|TestRules|TestTampering",
 			"internal/prober": "TestIdle|TestConnection|TestNoRoute", "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs",
 		},
 	},

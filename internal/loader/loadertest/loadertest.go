@@ -33,7 +33,9 @@ peers:
     cidrs: [10.91.2.0/24, "fd91:0:0:2::/64"]
 `
 
-// types are those of the kernel, read once for all tests.
+// Types are those of the kernel, read once for all tests.
+func Types() *loader.Types { return &types }
+
 var types loader.Types
 
 // Bed is a lab whose every socket is in a cgroup with the programs attached.
@@ -61,7 +63,7 @@ func New(t testing.TB, policyText string) *Bed {
 func Load(t testing.TB) *loader.Programs {
 	t.Helper()
 	labtest.Root(t)
-	p, err := loader.Load(&types)
+	p, err := loader.Load(Types())
 	if missing := new(loader.MissingError); errors.As(err, &missing) {
 		labtest.SkipOrFail(t, missing.Error())
 	}
