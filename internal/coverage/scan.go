@@ -93,7 +93,7 @@ func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	}
 	n := 0
 	err = s.list(func(one sockdiag.Socket) error {
-		if names(s.force.Policy, &one.ID) {
+		if !ended(&one) && names(s.force.Policy, &one.ID) {
 			some = append(some, candidate{
 				ID: one.ID, state: one.State, uid: one.UID, cgroup: one.CgroupID, directions: heard.directions(&one.ID),
 			})
@@ -110,6 +110,10 @@ func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	}
 	return doubtful, err
 }
+
+// ended reports whether no socket is left: what the kernel keeps in its place until
+// the peer has closed too, is told as FIN_WAIT2 as well, and has no options.
+func ended(one *sockdiag.Socket) bool { return one.Timer == sockdiag.TimerTimeWait }
 
 // list lists the sockets in some states. A list that changed while it was read may
 // lack some or have them twice, as any may.
@@ -210,7 +214,7 @@ func (s *scan) hidden(c *candidate, again bool) (Found, bool, error) {
 		return f, true, nil
 	}
 	now, err := s.diag.Get(c.ID)
-	if errors.Is(err, sockdiag.ErrGone) || err == nil && !now.State.Judgeable() {
+	if errors.Is(err, sockdiag.ErrGone) || err == nil && (ended(&now) || !now.State.Judgeable()) {
 		return Found{}, false, nil
 	}
 	return f, err == nil, err

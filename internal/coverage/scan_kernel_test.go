@@ -16,6 +16,8 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
 // Connections of every family are found at both ends, with the right direction,
@@ -191,6 +193,36 @@ func TestScanHidden(t *testing.T) {
 	c.want(t, c.Client, client, "out", Error)
 	if got := c.counts(t)["out"]; got.Unmanaged[Error] != 1 || got.Bounded() != 0 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// What its application has closed while the peer keeps its end open has no socket
+// any more, although inet_diag tells it as FIN_WAIT2.
+func TestScanEnded(t *testing.T) {
+	c := newChecked(t)
+	c.attach(t)
+	client, _ := labtest.Pair(t, c.Lab, 0)
+	id := labtest.ID(t, c.Client, client)
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	diag, err := sockdiag.Dial(c.Client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer diag.Close()
+	labtest.Eventually(t, late, func() bool {
+		one, err := diag.Get(id)
+		return err == nil && one.State == conn.FinWait2 && one.Timer == sockdiag.TimerTimeWait
+	}, "no socket is left, and the peer's FIN is owed")
+	if got := c.counts(t); got["out"].Expected != 0 {
+		t.Errorf("got %+v", got)
+	}
+	// One that ends between the two looks.
+	s := scan{force: c.InForce(), ns: c.Client, diag: diag}
+	f, named, err := s.hidden(&candidate{ID: id, state: conn.FinWait2, directions: policy.Directions(conn.Outbound)}, true)
+	if err != nil || named {
+		t.Errorf("hidden: %+v, %v", f, err)
 	}
 }
 
