@@ -20,8 +20,8 @@ import (
 type Programs interface {
 	Looker
 	InForce() *loader.InForce
-	// Foreign reports whether programs of others see a cgroup's sockets.
-	Foreign(cgroup string) (bool, error)
+	// ForeignInEffect reports whether programs of others see a cgroup's sockets.
+	ForeignInEffect(cgroup string) (bool, error)
 }
 
 // Namespaces are those that the node has now. The caller closes the handles.
@@ -225,7 +225,7 @@ func (s *Scanner) all(ctx context.Context, force *loader.InForce, p *pace, found
 	groups := sync.OnceValues(func() (*cgroups, error) { return readCgroups(s.Cgroup) })
 	for _, ns := range spaces {
 		one := scan{
-			kernel: s.Programs, force: force, cgroups: groups, foreign: s.Programs.Foreign, pace: p, ns: ns, found: found,
+			kernel: s.Programs, force: force, cgroups: groups, foreign: s.Programs.ForeignInEffect, pace: p, ns: ns, found: found,
 		}
 		if err := one.run(ctx); err != nil {
 			if ctx.Err() != nil {

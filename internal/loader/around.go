@@ -78,18 +78,34 @@ func Around(cgroup string) ([]Foreign, error) {
 	}
 	var out []Foreign
 	for i, dir := range dirs {
-		for _, a := range at(nil, nil) {
-			ids, flags, err := attachedTo(dir, a.typ)
-			if err != nil {
-				return nil, fmt.Errorf("ask for the %s programs at cgroup %q: %w", a.name, dir, err)
-			}
-			for _, id := range ids {
-				name, ok := programName(id)
-				if !ok || ourName(name) || isNested(name) {
-					continue
-				}
+		here, err := foreignAt(dir)
+		if err != nil {
+			return nil, err
+		}
+		for k := range here {
+			here[k].Here = i == 0
+		}
+		out = append(out, here...)
+	}
+	return out, nil
+}
+
+// foreignAt returns those that are attached to one cgroup.
+func foreignAt(path string) (out []Foreign, err error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("look for programs at cgroup %q: %w", path, err)
+	}
+	defer dir.Close()
+	for _, a := range at(nil, nil) {
+		ids, flags, err := attachedTo(int(dir.Fd()), a.typ, 0)
+		if err != nil {
+			return nil, fmt.Errorf("ask for the %s programs at cgroup %q: %w", a.name, path, err)
+		}
+		for _, id := range ids {
+			if name, foreign := foreignName(id); foreign {
 				out = append(out, Foreign{
-					Kind: a.name, ID: id, Name: name, Cgroup: dir, Here: i == 0,
+					Kind: a.name, ID: id, Name: name, Cgroup: path,
 					Shares: flags&unix.BPF_F_ALLOW_MULTI != 0, Yields: flags&unix.BPF_F_ALLOW_OVERRIDE != 0,
 				})
 			}
@@ -138,13 +154,9 @@ func upwards(cgroup string) ([]string, error) {
 }
 
 // attachedTo returns the programs of a type that are attached to a cgroup itself,
-// and how: BPF_F_ALLOW_MULTI, BPF_F_ALLOW_OVERRIDE, or neither.
-func attachedTo(cgroup string, typ ebpf.AttachType) (ids []ebpf.ProgramID, flags uint32, err error) {
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer dir.Close()
+// and how: BPF_F_ALLOW_MULTI, BPF_F_ALLOW_OVERRIDE, or neither. With
+// BPF_F_QUERY_EFFECTIVE it returns those that run for its sockets, and not how.
+func attachedTo(fd int, typ ebpf.AttachType, query uint32) (ids []ebpf.ProgramID, flags uint32, err error) {
 	for n := 64; ; n *= 2 {
 		ids = make([]ebpf.ProgramID, n)
 		// union bpf_attr of BPF_PROG_QUERY, as far as every kernel has it.
@@ -152,7 +164,7 @@ func attachedTo(cgroup string, typ ebpf.AttachType) (ids []ebpf.ProgramID, flags
 			target, typ, queryFlags, attachFlags uint32
 			ids                                  unsafe.Pointer
 			count, pad                           uint32
-		}{target: uint32(dir.Fd()), typ: uint32(typ), ids: unsafe.Pointer(&ids[0]), count: uint32(n)}
+		}{target: uint32(fd), typ: uint32(typ), queryFlags: query, ids: unsafe.Pointer(&ids[0]), count: uint32(n)}
 		_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 		if errno == unix.ENOSPC {
 			continue

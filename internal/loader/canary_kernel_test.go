@@ -72,8 +72,8 @@ func TestCanaryRule(t *testing.T) {
 	}
 }
 
-// TestForeign: programs of others are told from ours, at the cgroup and above.
-func TestForeign(t *testing.T) {
+// TestForeignInEffect: programs of others are told from ours, at the cgroup and above.
+func TestForeignInEffect(t *testing.T) {
 	p := loadertest.Load(t)
 	(&loadertest.Bed{Programs: p}).SetPolicy(t, loadertest.Fast)
 	c := labtest.Cgroup(t)
@@ -86,7 +86,7 @@ func TestForeign(t *testing.T) {
 	}
 	ask := func(path string, want bool) {
 		t.Helper()
-		if got, err := p.Foreign(path); err != nil || got != want {
+		if got, err := p.ForeignInEffect(path); err != nil || got != want {
 			t.Errorf("%s: %t, %v, want %t", path, got, err, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 )
 
 // LoadOlder is LoadPinned for a build whose records are shorter and whose counters
@@ -36,4 +37,10 @@ func AliveAgo(dir string) (time.Duration, error) {
 	defer m.Close()
 	s, err := readState(m)
 	return boottime() - time.Duration(s.AliveBoot), err
+}
+
+// AttachedTo asks for the programs that run for the sockets of a cgroup.
+func AttachedTo(fd int, typ ebpf.AttachType) ([]ebpf.ProgramID, error) {
+	ids, _, err := attachedTo(fd, typ, unix.BPF_F_QUERY_EFFECTIVE)
+	return ids, err
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/cgroup"
 	"github.com/sockhealth/sockhealth/internal/container"
 )
 
@@ -65,15 +66,15 @@ func (c *Census) walk() time.Duration {
 	if early := c.next.Sub(began); early > 0 {
 		return early
 	}
-	tree := tree{see: func(id uint64, path string) {
-		if _, ok := c.recall(id); ok {
-			return
+	_ = cgroup.Walk(int(c.dir.Fd()), func(e *cgroup.Entry) error {
+		if _, ok := c.recall(e.ID); ok {
+			return nil
 		}
-		if who := container.Parse(path); who != (container.ID{}) {
-			c.remember(id, who)
+		if who := container.Parse(e.Path); who != (container.ID{}) {
+			c.remember(e.ID, who)
 		}
-	}}
-	tree.walk(int(c.dir.Fd()), "")
+		return nil
+	})
 	ended := time.Now()
 	c.next = ended.Add(max(leastPause, share*ended.Sub(began)))
 	return 0
