@@ -63,8 +63,10 @@ func (c *Census) Of(id uint64) container.ID {
 		c.walk()
 		who, _ := c.recall(id)
 		return who
+	case errors.Is(err, unix.ESTALE):
+		return c.remember(id, container.ID{}) // gone, and it comes no more
 	}
-	return c.remember(id, container.ID{}) // gone, and it comes no more
+	return container.ID{} // no memory or no descriptor is free: the next may know
 }
 
 func (c *Census) recall(id uint64) (container.ID, bool) {

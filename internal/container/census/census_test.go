@@ -120,6 +120,28 @@ func TestGone(t *testing.T) {
 	want(t, c, again, docker(0))
 }
 
+// What could not be asked for once is asked for again.
+func TestTransient(t *testing.T) {
+	c, g := fresh(t), labtest.Cgroup(t)
+	id := mkdir(t, g, docker(1).Container)
+	var limit, none unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none.Max = limit.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	got := c.Of(id)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if got != (container.ID{}) {
+		t.Fatalf("without a descriptor: got %+v", got)
+	}
+	want(t, c, id, docker(1))
+}
+
 // Without CAP_DAC_READ_SEARCH walks find what there is.
 func TestUnprivileged(t *testing.T) {
 	c, g := fresh(t), labtest.Cgroup(t)
