@@ -3,53 +3,65 @@
 package coverage
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"io/fs"
-	"path/filepath"
+	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/cgroup"
 )
 
 // hierarchyRoot is the inode number of the root of the cgroup v2 hierarchy.
 const hierarchyRoot = 1
 
-// cgroups are the programs' cgroup and those below it, by id.
+// cgroups are the programs' cgroup and those below it, by id. Where none is known
+// yet, read them.
 type cgroups struct {
-	whole bool // it is the hierarchy's root: every socket's is below it
+	root string // the path of the programs' own
+
+	done  bool
+	err   error // why they cannot be read
+	whole bool  // the programs' own is the hierarchy's root: every socket's is below it
 	paths map[uint64]string
 }
 
-// readCgroups walks over the cgroups at and below a path. What goes meanwhile is
-// left out.
-func readCgroups(root string) (*cgroups, error) {
-	c := &cgroups{paths: make(map[uint64]string)}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			return nil
-		}
-		var st unix.Stat_t
-		if err == nil {
-			err = unix.Stat(path, &st)
-		}
-		if path != root && gone(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		c.paths[st.Ino] = path
-		c.whole = c.whole || path == root && st.Ino == hierarchyRoot
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list cgroups at %q: %w", root, err)
+// read reads them, once. What goes meanwhile is left out.
+func (c *cgroups) read(ctx context.Context, p *pace) error {
+	if c.done {
+		return c.err
 	}
-	return c, nil
+	err := c.walk(ctx, p)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		err = fmt.Errorf("list cgroups at %q: %w", c.root, err)
+	}
+	c.done, c.err = true, err
+	return err
 }
 
-// gone reports whether a cgroup was removed while it was read.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
+func (c *cgroups) walk(ctx context.Context, p *pace) error {
+	dir, err := os.Open(c.root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	c.whole, c.paths = st.Ino == hierarchyRoot, map[uint64]string{st.Ino: c.root}
+	n := 0
+	return cgroup.Walk(int(dir.Fd()), func(e *cgroup.Entry) error {
+		c.paths[e.ID] = c.root + e.Path
+		if n++; n%looks == 0 {
+			return p.breathe(ctx)
+		}
+		return nil
+	})
+}
 
 // outside reports whether the programs do not see the sockets of a cgroup. 0 is
 // one that the kernel did not tell. One that was removed counts as outside where

@@ -34,21 +34,27 @@ type candidate struct {
 	cgroup uint64
 	// directions are those that the listeners tell.
 	directions policy.Directions
+	// found is what the first look made of it.
+	found Found
 }
 
 // scan is one scan over one namespace.
 type scan struct {
 	kernel  Looker
 	force   *loader.InForce
-	cgroups func() (*cgroups, error) // read when they are needed
+	cgroups *cgroups
 	foreign func(path string) (bool, error)
 	pace    *pace
 	ns      *netns.NS
 	diag    *sockdiag.Conn
 	found   func(*Found) error
+	// unclear is the first of the errors that left a connection's reason as the first
+	// look saw it.
+	unclear error
 }
 
-// run calls found for every connection of the namespace that the policy names.
+// run calls found for every connection of the namespace that the policy names. With
+// an error some may be missing, or a reason may not be the last word.
 func (s *scan) run(ctx context.Context) (err error) {
 	runtime.LockOSThread() // pace counts this thread's CPU
 	defer runtime.UnlockOSThread()
@@ -61,13 +67,15 @@ func (s *scan) run(ctx context.Context) (err error) {
 	}
 	defer s.diag.Close()
 	doubtful, err := s.first(ctx)
-	if err == nil && len(doubtful) > 0 {
+	if len(doubtful) > 0 && ctx.Err() == nil {
 		s.pace.end()
-		if err = sleep(ctx, doubt); err == nil {
-			_, err = s.look(ctx, doubtful, true)
+		again := sleep(ctx, doubt)
+		if again == nil {
+			again = s.again(ctx, doubtful)
 		}
+		err = errors.Join(err, again)
 	}
-	if err != nil {
+	if err = errors.Join(err, s.unclear); err != nil {
 		return fmt.Errorf("check the connections of %s: %w", s.ns, err)
 	}
 	return nil
@@ -75,7 +83,7 @@ func (s *scan) run(ctx context.Context) (err error) {
 
 // first looks at the connections while they are listed, a few at a time: nothing is
 // kept of one that is bounded. It returns those that do not seem so. Those that
-// open meanwhile may be missing.
+// open meanwhile may be missing, and with an error more.
 func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	lo, hi, err := s.ports()
 	if err != nil {
@@ -87,7 +95,7 @@ func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	}
 	some := make([]candidate, 0, looks)
 	flush := func() error {
-		more, err := s.look(ctx, some, false)
+		more, err := s.look(ctx, some)
 		doubtful, some = append(doubtful, more...), some[:0]
 		return err
 	}
@@ -105,8 +113,8 @@ func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 		}
 		return nil
 	}, conn.Established, conn.CloseWait, conn.FinWait1, conn.FinWait2)
-	if err == nil {
-		err = flush()
+	if ctx.Err() == nil {
+		err = errors.Join(err, flush())
 	}
 	return doubtful, err
 }
@@ -141,101 +149,168 @@ func (s *scan) ports() (lo, hi uint16, err error) {
 	return lo, hi, err
 }
 
-// look looks at each and tells what it finds. The first time it returns those that
-// do not seem bounded, and tells nothing of them.
-func (s *scan) look(ctx context.Context, list []candidate, again bool) (doubtful []candidate, err error) {
+// look looks at each and tells of those that are bounded. It returns the others.
+func (s *scan) look(ctx context.Context, some []candidate) (doubtful []candidate, err error) {
+	var bounded []Found
+	if err := s.ns.Do(func() error {
+		for i := range some {
+			c := &some[i]
+			f, _, named, err := s.one(c, false)
+			if err != nil {
+				f, named = s.unseen(c) // the second look may see it
+			}
+			switch {
+			case !named:
+			case f.Reason == "":
+				bounded = append(bounded, f)
+			default:
+				c.found = f
+				doubtful = append(doubtful, *c)
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return doubtful, s.tell(ctx, bounded)
+}
+
+// again looks again at what did not seem bounded, and tells all. Where that fails the
+// first look stands.
+func (s *scan) again(ctx context.Context, list []candidate) error {
 	for len(list) > 0 {
 		some := list[:min(looks, len(list))]
 		list = list[len(some):]
-		var found []Found
-		err := s.ns.Do(func() error {
+		found := make([]Found, 0, len(some))
+		sharper := make(map[int]seen)
+		if err := s.ns.Do(func() error {
 			for i := range some {
-				f, named, err := s.one(&some[i], again)
-				switch {
-				case err != nil:
-					return err
-				case !named:
-				case f.Reason != "" && !again:
-					doubtful = append(doubtful, some[i])
-				default:
-					found = append(found, f)
+				f, peer, named, err := s.one(&some[i], true)
+				if err != nil {
+					s.doubt(err)
+					f, named = some[i].found, true
 				}
+				if !named {
+					continue
+				}
+				if peer != nil {
+					sharper[len(found)] = seen{peer, some[i].cgroup}
+				}
+				found = append(found, f)
 			}
 			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		for i := range found {
-			if err := s.found(&found[i]); err != nil {
-				return nil, err
+		}); err != nil {
+			s.doubt(err)
+			found, sharper = found[:0], nil
+			for i := range some {
+				found = append(found, some[i].found)
 			}
 		}
-		if err := s.pace.breathe(ctx); err != nil {
-			return nil, err
+		if err := s.sharpen(ctx, found, sharper); err != nil {
+			return err
+		}
+		if err := s.tell(ctx, found); err != nil {
+			return err
 		}
 	}
-	return doubtful, nil
+	return nil
+}
+
+// tell hands over what was found, and rests if it is time to.
+func (s *scan) tell(ctx context.Context, list []Found) error {
+	for i := range list {
+		if err := s.found(&list[i]); err != nil {
+			return err
+		}
+	}
+	return s.pace.breathe(ctx)
+}
+
+// doubt notes an error that makes the scan incomplete.
+func (s *scan) doubt(err error) {
+	if s.unclear == nil {
+		s.unclear = err
+	}
 }
 
 // one looks at one connection; false: it is gone, or no policy names it. The
-// calling thread is in its namespace.
-func (s *scan) one(c *candidate, again bool) (Found, bool, error) {
+// calling thread is in its namespace. peer is nil where it could not be looked at.
+func (s *scan) one(c *candidate, again bool) (f Found, peer *policy.Peer, named bool, err error) {
 	snap, err := s.kernel.Look(c.Local, c.Remote, c.Ifindex)
 	missed := errors.Is(err, loader.ErrNotFound) || errors.Is(err, loader.ErrNotConnection) || err == nil && snap.Cookie != c.Cookie
-	if missed {
-		return s.hidden(c, again)
+	switch {
+	case missed && again:
+		f, named, err = s.hidden(c)
+		return f, nil, named, err
+	case missed:
+		f, named = s.unseen(c)
+		return f, nil, named, nil
+	case err != nil || !snap.State.Judgeable():
+		return Found{}, nil, false, err
 	}
-	if err != nil {
-		return Found{}, false, err
-	}
-	if !snap.State.Judgeable() {
-		return Found{}, false, nil
-	}
-	f, peer, ok := decide(s.force, c.directions, &snap)
-	if ok && again {
-		f.Reason, err = s.sharpen(f.Reason, peer, c.cgroup)
-	}
-	return f, ok, err
+	f, peer, named = decide(s.force, c.directions, &snap)
+	return f, peer, named, nil
 }
 
-// hidden is what the look did not find. Mostly it has ended; where inet_diag
-// still has it, it cannot be looked at.
-func (s *scan) hidden(c *candidate, again bool) (Found, bool, error) {
+// unseen is what a look did not find.
+func (s *scan) unseen(c *candidate) (Found, bool) {
 	peer, direction := choose(s.force.Policy, &c.ID, c.directions)
 	if peer == nil {
-		return Found{}, false, nil
+		return Found{}, false
 	}
-	f := Found{
+	return Found{
 		ID: c.ID, State: c.state, UID: c.uid, Policy: peer.Name, Direction: direction,
 		Uncertain: c.directions == policy.Both, Reason: Error,
-	}
-	if !again {
-		return f, true, nil
-	}
+	}, true
+}
+
+// hidden is what no look found. Mostly it has ended; where inet_diag still has it, it
+// cannot be looked at.
+func (s *scan) hidden(c *candidate) (Found, bool, error) {
 	now, err := s.diag.Get(c.ID)
 	if errors.Is(err, sockdiag.ErrGone) || err == nil && (ended(&now) || !now.State.Judgeable()) {
 		return Found{}, false, nil
 	}
-	return f, err == nil, err
+	f, named := s.unseen(c)
+	return f, named, err
+}
+
+// seen is what else is known of one that was looked at.
+type seen struct {
+	peer   *policy.Peer
+	cgroup uint64
 }
 
 // sharpen tells apart what a look alone does not.
-func (s *scan) sharpen(r Reason, peer *policy.Peer, cgroup uint64) (Reason, error) {
-	if r != Older && r != OptionsDrifted {
-		return r, nil
+func (s *scan) sharpen(ctx context.Context, found []Found, by map[int]seen) error {
+	for i, one := range by {
+		f := &found[i]
+		if f.Reason != Older && f.Reason != OptionsDrifted {
+			continue
+		}
+		err := s.cgroups.read(ctx, s.pace)
+		if err == nil {
+			f.Reason, err = s.sharper(f.Reason, one)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			s.doubt(err)
+		}
 	}
-	groups, err := s.cgroups()
-	if err != nil {
-		return r, err
-	}
-	switch outside := groups.outside(cgroup); {
+	return nil
+}
+
+// sharper is a reason in the light of the cgroup.
+func (s *scan) sharper(r Reason, one seen) (Reason, error) {
+	switch outside := s.cgroups.outside(one.cgroup); {
 	case r == Older && outside:
 		return NotInCgroup, nil
-	case r == Older && peer.LeaveExisting:
+	case r == Older && one.peer.LeaveExisting:
 		return Ignored, nil
 	case r == OptionsDrifted && !outside:
-		path, ok := groups.paths[cgroup]
+		path, ok := s.cgroups.paths[one.cgroup]
 		if !ok {
 			return r, nil
 		}

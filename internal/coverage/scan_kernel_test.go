@@ -3,10 +3,13 @@
 package coverage
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -220,7 +223,7 @@ func TestScanEnded(t *testing.T) {
 	}
 	// One that ends between the two looks.
 	s := scan{force: c.InForce(), ns: c.Client, diag: diag}
-	f, named, err := s.hidden(&candidate{ID: id, state: conn.FinWait2, directions: policy.Directions(conn.Outbound)}, true)
+	f, named, err := s.hidden(&candidate{ID: id, state: conn.FinWait2, directions: policy.Directions(conn.Outbound)})
 	if err != nil || named {
 		t.Errorf("hidden: %+v, %v", f, err)
 	}
@@ -231,6 +234,62 @@ type blind struct{ *loader.Programs }
 
 func (blind) Look(netip.AddrPort, netip.AddrPort, uint32) (conn.Snapshot, error) {
 	return conn.Snapshot{}, loader.ErrNotFound
+}
+
+// fickle fails to look from some look on.
+type fickle struct {
+	*loader.Programs
+	after, looks int
+}
+
+func (f *fickle) Look(local, remote netip.AddrPort, ifindex uint32) (conn.Snapshot, error) {
+	if f.looks++; f.looks > f.after {
+		return conn.Snapshot{}, errFickle
+	}
+	return f.Programs.Look(local, remote, ifindex)
+}
+
+func (f *fickle) ForeignInEffect(string) (bool, error) { return false, errFickle }
+
+var errFickle = errors.New("fickle")
+
+// What cannot be looked at twice stays what the first look saw, and the scan is told
+// to be incomplete: nothing looks better for it.
+func TestScanFickle(t *testing.T) {
+	c := newChecked(t)
+	c.attach(t)
+	outside, _ := labtest.Pair(t, c.Lab, 0)
+	var inside, drifted *net.TCPConn
+	c.inside(t, func() {
+		inside, _ = labtest.Pair(t, c.Lab, 0)
+		drifted, _ = labtest.Pair(t, c.Lab, 0)
+	})
+	unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
+	labtest.Setsockopt(t, drifted, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
+	for _, tc := range []struct {
+		looks                    int
+		outside, inside, drifted Reason
+	}{
+		{0, Error, Error, Error},
+		{3, Older, "", OptionsDrifted},
+		{100, NotInCgroup, "", OptionsDrifted}, // what others attached cannot be told
+	} {
+		c.Scanner.Programs = &fickle{Programs: c.Programs, after: tc.looks}
+		got := make(map[ends]Reason)
+		err := c.Unmanaged(t.Context(), func(f *Found) error {
+			if f.Policy == "out" {
+				got[ends{f.Local, f.Remote}] = f.Reason
+			}
+			return nil
+		})
+		want := map[ends]Reason{endsOf(outside): tc.outside, endsOf(drifted): tc.drifted}
+		if tc.inside != "" {
+			want[endsOf(inside)] = tc.inside
+		}
+		if d := cmp.Diff(want, got); d != "" || !errors.Is(err, errFickle) {
+			t.Errorf("from look %d on: %v (-want +got):\n%s", tc.looks, err, d)
+		}
+	}
 }
 
 // A namespace that is gone makes the scan incomplete, and does not hide the rest.

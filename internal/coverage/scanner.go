@@ -222,7 +222,7 @@ func (s *Scanner) all(ctx context.Context, force *loader.InForce, p *pace, found
 	}()
 	n := 0
 	var errs []error
-	groups := sync.OnceValues(func() (*cgroups, error) { return readCgroups(s.Cgroup) })
+	groups := &cgroups{root: s.Cgroup}
 	for _, ns := range spaces {
 		one := scan{
 			kernel: s.Programs, force: force, cgroups: groups, foreign: s.Programs.ForeignInEffect, pace: p, ns: ns, found: found,
