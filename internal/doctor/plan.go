@@ -69,7 +69,7 @@ func socketPlans() []plan {
 	return []plan{
 		{
 			name: "inet_diag", try: inetDiag, now: inetDiagNow,
-			lost:   "siblings of a dead connection are not judged, sockets cannot be listed, nor found by cookie or local address alone",
+			lost:   "which connections are bounded is not checked; without scan, too, siblings of a dead connection are not judged, sockets cannot be listed, nor found by cookie or local address alone",
 			remedy: "load inet_diag and tcp_diag, or run a kernel with CONFIG_INET_TCP_DIAG",
 		},
 		{
