@@ -52,7 +52,9 @@ start takes over from them without a moment in which a connection is missed.
 Connections that are open keep the options that they have either way.
 
 It needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN,
-CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.`,
+CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.
+With a --cgroup below the root of the hierarchy it also moves a process of its own
+there, to see that connections are bounded: that takes root or CAP_DAC_OVERRIDE.`,
 		Example: `  sudo sockhealth run
   sudo sockhealth run --policy policy.yaml --listen 127.0.0.1:0 --log-level debug
   sudo sockhealth run --cgroup /sys/fs/cgroup/app.slice --netns /run/netns/app`,

@@ -148,6 +148,9 @@ func place(pid int, cgroup string) (remove func() error, err error) {
 // move moves a process into a cgroup.
 func move(pid int, cgroup string) error {
 	f, err := os.OpenFile(filepath.Join(cgroup, "cgroup.procs"), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w [run as root, or grant CAP_DAC_OVERRIDE: a process is moved into --cgroup]", err)
+	}
 	if err != nil {
 		return err
 	}
