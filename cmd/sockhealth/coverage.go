@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/adopt"
@@ -15,8 +16,8 @@ import (
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
-// startCoverage proves that the programs fire, and begins to check which
-// connections are bounded.
+// startCoverage begins to check that the programs fire, and which connections are
+// bounded.
 func (s *service) startCoverage() error {
 	c := coverage.Config{
 		Programs: s.programs, Namespaces: s.spaces, Cgroup: s.cgroup, Every: s.opts.scanEvery, Log: s.log,
@@ -25,8 +26,10 @@ func (s *service) startCoverage() error {
 	if s.programs.Lacks(kernel.Adopt) == nil {
 		c.Mend = s.adopter.Load().Wake
 	}
+	if s.registry != nil {
+		c.Sight = func() error { return s.registry.Status().Err }
+	}
 	checker := coverage.New(c)
-	checker.Send(context.Background())
 	s.checker.Store(checker)
 	s.follow(func(ctx context.Context) error {
 		checker.Run(ctx)
@@ -77,7 +80,7 @@ func (a *admin) Unmanaged(ctx context.Context) (list []api.UnmanagedSocket, err 
 func checked(r *coverage.Report, c *coverage.Canary) api.CoverageStatus {
 	out := api.CoverageStatus{
 		TookMS: r.Took.Milliseconds(), CPUMS: r.CPU.Milliseconds(), Namespaces: r.Namespaces,
-		Canary: api.CanaryUnknown,
+		Revision: r.Revision, Canary: api.CanaryUnknown,
 	}
 	if !r.Ended.IsZero() {
 		ended := r.Ended.Truncate(time.Millisecond)
@@ -114,19 +117,32 @@ func coverageProblems(r *coverage.Report, c *coverage.Canary) (out []string) {
 	if r.Standing > 0 {
 		out = append(out, fmt.Sprintf("%d connections are not bounded although the policy names them [sockhealth sockets --unmanaged]", r.Standing))
 	}
-	if r.Err != nil && !errors.Is(r.Err, sockdiag.ErrUnsupported) {
-		out = append(out, fmt.Sprintf("not every connection could be checked: %v", r.Err))
+	if err := untold(r.Err); err != nil {
+		out = append(out, fmt.Sprintf("not every connection could be checked: %v", err))
 	}
 	return out
 }
 
+// untold returns those of a scan's errors that no feature of the status tells: that
+// this kernel lists no connections, or shows not every namespace.
+func untold(err error) error {
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // one of each namespace
+		list = joined.Unwrap()
+	}
+	list = slices.DeleteFunc(slices.Clone(list), func(one error) bool {
+		return errors.Is(one, sockdiag.ErrUnsupported) || errors.Is(one, coverage.ErrSight)
+	})
+	return errors.Join(list...)
+}
+
 // countCoverage adds what the last scan counted to the totals of a policy.
 func countCoverage(p *api.PolicyStatus, r *coverage.Report) {
-	c, ok := r.Policies[p.Name]
-	if !ok {
-		return // it came since
+	c := r.Policies[p.Name]
+	if p.DriftFound = c.DriftFound; r.Outdated {
+		return // the rest is another policy's
 	}
-	p.Expected, p.Bounded, p.DriftFound = c.Expected, c.Bounded(), c.DriftFound
+	p.Expected, p.Bounded = c.Expected, c.Bounded()
 	for reason, n := range c.Unmanaged {
 		if p.Unmanaged == nil {
 			p.Unmanaged = make(map[string]uint64)

@@ -245,7 +245,12 @@ func TestCanaryFails(t *testing.T) {
 	a := newRunAgent(t)
 	a.write(t, coveragePolicy)
 	a.startChecked(t)
-	if s := a.status(t); s.Coverage.Canary != api.CanaryOK || s.Coverage.CanarySent == nil {
+	var s api.Status
+	labtest.Eventually(t, coverageLate, func() bool {
+		s = a.status(t)
+		return s.Coverage.Canary != api.CanaryUnknown
+	}, "the first canary")
+	if s.Coverage.Canary != api.CanaryOK || s.Coverage.CanarySent == nil {
 		t.Fatalf("status: %+v", s.Coverage)
 	}
 	if err := a.cgroup.Enter(); err != nil {
@@ -257,7 +262,6 @@ func TestCanaryFails(t *testing.T) {
 	}
 	a.unlink(t, ebpf.AttachCGroupSetsockopt)
 	labtest.Setsockopt(t, drifted, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
-	var s api.Status
 	labtest.Eventually(t, coverageLate, func() bool {
 		s = a.status(t)
 		return s.Coverage.Canary == api.CanaryFailed

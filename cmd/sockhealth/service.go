@@ -165,6 +165,9 @@ func (s *service) putInForce(p *policy.Policy) error {
 	if a := s.adopter.Load(); a != nil {
 		a.Wake()
 	}
+	if c := s.checker.Load(); c != nil {
+		c.Wake()
+	}
 	return nil
 }
 

@@ -26,6 +26,9 @@ func covered(s *api.Status, now time.Time) string {
 	if c.Scanned == nil {
 		return "not known yet"
 	}
+	if c.Revision != s.Policy.Revision {
+		return "not known for this policy yet"
+	}
 	var bounded, expected uint64
 	for i := range s.Peers {
 		bounded, expected = bounded+s.Peers[i].Bounded, expected+s.Peers[i].Expected

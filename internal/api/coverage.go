@@ -20,6 +20,9 @@ const (
 type CoverageStatus struct {
 	// Scanned is when the last scan ended, nil where there was none yet.
 	Scanned *time.Time `json:"scanned,omitempty"`
+	// Revision is that of the policy it was of: where another is in force by now,
+	// nothing is counted for that yet.
+	Revision string `json:"revision,omitempty"`
 	// TookMS is how long it took, CPUMS how much of a core.
 	TookMS     int64 `json:"took_ms"`
 	CPUMS      int64 `json:"cpu_ms"`

@@ -45,7 +45,7 @@ func BenchmarkScan(b *testing.B) {
 			}
 			for b.Loop() {
 				met := 0
-				_, err := c.all(b.Context(), p.InForce(), nil, func(f *Found) error {
+				_, err := c.all(b.Context(), p.InForce(), nil, nil, func(f *Found) error {
 					if f.Reason == "" {
 						met++
 					}

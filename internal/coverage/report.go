@@ -29,8 +29,13 @@ type Report struct {
 	Ended      time.Time // the zero time: there was none yet
 	Took, CPU  time.Duration
 	Namespaces int
-	// Policies has every entry of the policy in force at that time, by name.
+	// Revision is that of the policy in force at that time; Policies has every entry
+	// of it, by name.
+	Revision string
 	Policies map[string]Count
+	// Outdated says that another policy is in force by now: of that one nothing is
+	// known yet.
+	Outdated bool
 	// Standing is how many connections adoption ought to have brought in line
 	// since the scan before, and has not.
 	Standing uint64
@@ -46,15 +51,32 @@ type Canary struct {
 	Err error
 }
 
+// Known reports whether what the report says of a policy holds: not before a scan of
+// the policy in force, and not where that saw nothing of it and was not complete.
+func (r *Report) Known(policy string) bool {
+	c, ok := r.Policies[policy]
+	return ok && !r.Outdated && (r.Err == nil || c.Expected > 0)
+}
+
+// key names a connection: before Linux 5.12 a cookie is one namespace's.
+type key struct {
+	netns  uint32
+	cookie uint64
+}
+
+// carried is for how many scans on end that are not complete a connection is
+// remembered that they did not see.
+const carried = 10
+
 // tally sums up one scan.
 type tally struct {
 	policies map[string]Count
-	drifted  map[uint64]bool // by cookie
-	mendable map[uint64]bool
+	// drifted and mendable connections, and how many scans ago they were seen.
+	drifted, mendable map[key]int
 }
 
 func newTally() *tally {
-	return &tally{policies: make(map[string]Count), drifted: make(map[uint64]bool), mendable: make(map[uint64]bool)}
+	return &tally{policies: make(map[string]Count), drifted: make(map[key]int), mendable: make(map[key]int)}
 }
 
 // see makes sure that a policy is there.
@@ -63,32 +85,54 @@ func (t *tally) see(policy string, driftFound uint64) {
 }
 
 // add counts one connection; before has those that the scan before found drifted.
-func (t *tally) add(f *Found, before map[uint64]bool) {
+func (t *tally) add(f *Found, before map[key]int) {
 	c, ok := t.policies[f.Policy]
 	if !ok {
 		return // of a policy that came meanwhile
 	}
+	id := key{f.Netns, f.Cookie}
 	c.Expected++
 	if f.Reason != "" {
 		c.Unmanaged[f.Reason]++
 	}
 	if f.mendable() {
 		c.Mendable++
-		t.mendable[f.Cookie] = true
+		t.mendable[id] = 0
 	}
 	if f.Reason.drift() {
-		t.drifted[f.Cookie] = true
-		if !before[f.Cookie] {
+		t.drifted[id] = 0
+		if _, known := before[id]; !known {
 			c.DriftFound++
 		}
 	}
 	t.policies[f.Policy] = c
 }
 
-// standing returns how many could be mended in the scan before, too.
-func (t *tally) standing(before map[uint64]bool) (n uint64) {
-	for cookie := range t.mendable {
-		if before[cookie] {
+// carry keeps what the scan before knew of namespaces that this one did not see all of.
+func (t *tally) carry(before *tally, missed map[uint32]bool) {
+	for _, of := range []struct{ now, was map[key]int }{{t.drifted, before.drifted}, {t.mendable, before.mendable}} {
+		for id, ago := range of.was {
+			if _, seen := of.now[id]; !seen && missed[id.netns] && ago < carried {
+				of.now[id] = ago + 1
+			}
+		}
+	}
+}
+
+// toMend returns how many were seen that adoption ought to bring in line.
+func (t *tally) toMend() (n uint64) {
+	for _, ago := range t.mendable {
+		if ago == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// standing returns how many of those could be mended before, too.
+func (t *tally) standing(before *tally) (n uint64) {
+	for id, ago := range t.mendable {
+		if _, had := before.mendable[id]; had && ago == 0 {
 			n++
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -292,11 +293,54 @@ func TestScanFickle(t *testing.T) {
 	}
 }
 
+// reloaded gets another policy while it is looked at.
+type reloaded struct {
+	*loader.Programs
+	once func()
+}
+
+func (r *reloaded) Look(local, remote netip.AddrPort, ifindex uint32) (conn.Snapshot, error) {
+	r.once()
+	return r.Programs.Look(local, remote, ifindex)
+}
+
+// A scan during which another policy comes tells nothing; and what was found before
+// that does not hold for it.
+func TestScanReload(t *testing.T) {
+	c := newChecked(t)
+	c.attach(t)
+	bed := &loadertest.Bed{Programs: c.Programs}
+	labtest.Pair(t, c.Lab, 0)
+	labtest.Pair(t, c.Lab, 7300)
+	c.counts(t)
+	if r := c.Report(); r.Outdated || !r.Known("left") || r.Known("new") {
+		t.Errorf("report %+v", r)
+	}
+	const other = outAndIn + "  - {name: new, cidrs: [10.91.2.2/32], ports: [7301]}\n"
+	before := c.Report()
+	c.Scanner.Programs = &reloaded{c.Programs, sync.OnceFunc(func() { bed.SetPolicy(t, other) })}
+	if r := c.scan(t.Context()); !r.Outdated {
+		t.Errorf("during the reload: %+v", r)
+	}
+	if r := c.Report(); !r.Outdated || r.Known("left") || !r.Ended.Equal(before.Ended) || len(r.Policies) != 3 {
+		t.Errorf("after the reload: %+v", r)
+	}
+	c.counts(t)
+	if r := c.Report(); len(r.Policies) != 4 || r.Outdated || !r.Known("new") {
+		t.Errorf("the scan after it: %+v", r)
+	}
+}
+
 // A namespace that is gone makes the scan incomplete, and does not hide the rest.
 func TestScanIncomplete(t *testing.T) {
 	c := newChecked(t)
 	c.attach(t)
 	labtest.Pair(t, c.Lab, 0)
+	c.Sight = func() error { return netns.ErrPermission }
+	if r := c.scan(t.Context()); !errors.Is(r.Err, ErrSight) || !errors.Is(r.Err, netns.ErrPermission) || r.Namespaces != 2 {
+		t.Errorf("with namespaces out of sight: %+v", r)
+	}
+	c.Sight = nil
 	c.Scanner.Namespaces = spaces(func() []*netns.NS {
 		all := c.All()
 		return append([]*netns.NS{closed(t)}, all...)

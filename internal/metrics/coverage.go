@@ -33,7 +33,7 @@ func newCovered(desc func(name, help string, labels ...string) *prometheus.Desc)
 		unmanaged: desc("sockets_unmanaged",
 			"Those of sockets_expected that are not bounded as the policy wants, by reason.", "policy", "reason"),
 		ratio: desc("coverage_ratio",
-			"Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN before the first scan.", "policy"),
+			"Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN where that is not known.", "policy"),
 		pending: desc("sockets_pending",
 			"Managed connections whose options are not all set yet, by what they wait for.", "policy", "wait"),
 		adopted: desc("connections_adopted_total",
@@ -63,10 +63,13 @@ func (c *covered) describe(ch chan<- *prometheus.Desc) {
 
 // policy sends the series of one policy.
 func (c *covered) policy(s sink, name string, k *loader.Counters, r *coverage.Report, adoption map[string]adopt.Count) {
-	count, scanned := r.Policies[name]
+	count := r.Policies[name]
+	if r.Outdated { // nothing of it holds for this policy but what ever was
+		count.Expected, count.Unmanaged = 0, nil
+	}
 	ratio := math.NaN()
 	switch {
-	case !scanned:
+	case !r.Known(name):
 	case count.Expected == 0:
 		ratio = 1
 	default:

@@ -51,7 +51,21 @@ func TestCoverage(t *testing.T) {
 	}
 	f.report.Err, f.canary.Err = errors.New("netns 7"), errors.New("no cgroup")
 	_, body = scrape(t, f.metrics())
-	for _, line := range []string{"sockhealth_coverage_last_scan_success 0", "sockhealth_canary_success 0"} {
+	for _, line := range []string{
+		"sockhealth_coverage_last_scan_success 0", "sockhealth_canary_success 0",
+		`sockhealth_coverage_ratio{policy="buffer"} 0.25`, `sockhealth_coverage_ratio{policy="none"} NaN`,
+	} {
+		if !strings.Contains(body, "\n"+line+"\n") {
+			t.Errorf("not there: %s", line)
+		}
+	}
+	f.report.Err, f.report.Outdated = nil, true
+	_, body = scrape(t, f.metrics())
+	for _, line := range []string{
+		`sockhealth_coverage_ratio{policy="buffer"} NaN`, `sockhealth_coverage_ratio{policy="none"} NaN`,
+		`sockhealth_sockets_expected{policy="buffer"} 0`, `sockhealth_sockets_unmanaged{policy="buffer",reason="mptcp"} 0`,
+		`sockhealth_drift_found_total{policy="buffer"} 5`,
+	} {
 		if !strings.Contains(body, "\n"+line+"\n") {
 			t.Errorf("not there: %s", line)
 		}

@@ -54,7 +54,7 @@ sockhealth_coverage_last_scan_success 0
 # HELP sockhealth_coverage_last_scan_timestamp_seconds When the last scan of coverage ended, 0 before the first.
 # TYPE sockhealth_coverage_last_scan_timestamp_seconds gauge
 sockhealth_coverage_last_scan_timestamp_seconds 0
-# HELP sockhealth_coverage_ratio Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN before the first scan.
+# HELP sockhealth_coverage_ratio Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN where that is not known.
 # TYPE sockhealth_coverage_ratio gauge
 sockhealth_coverage_ratio{policy="buffer"} NaN
 # HELP sockhealth_drift_found_total Connections whose options a scan found changed behind the programs.
