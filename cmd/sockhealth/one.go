@@ -40,9 +40,9 @@ func (a *admin) explain(s *conn.Snapshot) api.Explanation {
 	peer, unmanaged := a.agent.PolicyOf(s)
 	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
 	rule := peer
-	if unmanaged == verdict.ReasonOlder {
-		x.Unmanaged = string(coverage.Unrecorded(s))
-		if x.Unmanaged == unmanaged && rule != nil && rule.LeaveExisting {
+	if unmanaged == verdict.ReasonOlder { // of this rule
+		x.Unmanaged = string(coverage.Unrecorded(s, rule))
+		if x.Unmanaged == unmanaged && rule.LeaveExisting {
 			x.Unmanaged = string(coverage.Ignored)
 		}
 	}

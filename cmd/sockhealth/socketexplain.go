@@ -93,7 +93,7 @@ func inForce(x *api.Explanation) string {
 		coverage.MPTCP:   "a subflow of Multipath TCP is not ours to touch",
 		coverage.MD5OrAO: "its segments are signed (TCP-MD5 or TCP-AO), it is not ours to touch",
 		coverage.Repair:  "it is in repair mode, not ours to touch",
-		coverage.Kernel:  "the kernel uses it itself, it is not ours to touch",
+		coverage.Kernel:  "the kernel uses it itself, and the rule below does not manage such (kernel_sockets: manage)",
 		coverage.Orphan:  "no process has it open any more",
 	} {
 		if x.Unmanaged == string(reason) {

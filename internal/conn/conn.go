@@ -193,8 +193,8 @@ type Snapshot struct {
 	// Orphan says that no process has the socket open any more; the kernel
 	// still delivers what was written, or gives up at the bound.
 	Orphan bool
-	// Kernel says that the kernel uses the socket itself (NFS, nvme-tcp), or has
-	// not handed it to a process yet.
+	// Kernel says that the kernel uses the socket itself (NFS, nvme-tcp), or that a
+	// server of its own is to accept it; the policy may manage it all the same.
 	Kernel bool
 	// Timestamps says that the connection uses TCP timestamps (RFC 7323); the
 	// next segment then carries CLOCK_MONOTONIC in milliseconds (microseconds

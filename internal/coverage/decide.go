@@ -58,11 +58,8 @@ func choose(p *policy.Policy, id *conn.ID, directions policy.Directions) (*polic
 // inferred are its directions by the listeners.
 func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot) (Found, *policy.Peer, bool) {
 	directions := inferred
-	switch r := &s.Record; {
-	case !s.HasRecord:
-	case !r.Adopted, r.Direction == conn.Inbound && !r.Ambiguous:
-		// It was seen to open; or its listener has told, and may be gone since.
-		directions = policy.Directions(r.Direction)
+	if s.HasRecord {
+		directions = recalled(&s.Record, inferred)
 	}
 	peer, direction := choose(force.Policy, &s.ID, directions)
 	if peer == nil {
@@ -75,9 +72,23 @@ func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot)
 	if s.HasRecord {
 		f.Reason = recorded(force, peer, s)
 	} else {
-		f.Reason, f.left = Unrecorded(s), peer.LeaveExisting
+		f.Reason, f.left = Unrecorded(s, peer), peer.LeaveExisting
 	}
 	return f, peer, true
+}
+
+// recalled returns the directions of a connection with a record, as adoption has
+// them: it was seen to open, or its listener has told, and may be gone since, or is
+// there now; else what was inferred then stands.
+func recalled(r *conn.Record, inferred policy.Directions) policy.Directions {
+	switch in := policy.Directions(conn.Inbound); {
+	case !r.Adopted:
+	case r.Direction == conn.Inbound && !r.Ambiguous, inferred == in:
+		return in
+	case r.Ambiguous:
+		return policy.Both
+	}
+	return policy.Directions(r.Direction)
 }
 
 // recorded says how it stands with a connection that has a record.

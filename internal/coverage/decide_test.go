@@ -19,6 +19,7 @@ const decidePolicy = `version: 1
 peers:
   - {name: out, cidrs: [10.1.0.0/16], ports: [7100], direction: outbound}
   - {name: in, cidrs: [10.1.0.0/16], ports: [7100], direction: inbound, user_timeout: 20s}
+  - {name: kernels, cidrs: [10.1.0.0/16], ports: [2049], direction: outbound, kernel_sockets: manage}
 `
 
 func inForce(t *testing.T) *loader.InForce {
@@ -38,6 +39,7 @@ func TestDecide(t *testing.T) {
 	drifted.UserTimeout = 0
 	provoked.Idle = time.Second
 	other.Idle = 3 * time.Second
+	const kernels = 700 // the port that the kernel's own are from
 	in, out := policy.Directions(conn.Inbound), policy.Directions(conn.Outbound)
 	good := conn.Record{Policy: 1, Direction: conn.Outbound, Policed: wanted, Effective: wanted}
 	with := func(change func(*conn.Record)) *conn.Record {
@@ -56,6 +58,8 @@ func TestDecide(t *testing.T) {
 		guess    bool
 	}{
 		{"bounded", 40000, 7100, out, wanted, &good, "out/", false},
+		{"the kernel's own", kernels, 7100, out, conn.Options{}, nil, "out/kernel", false},
+		{"the kernel's own, managed", kernels, 2049, out, conn.Options{}, nil, "kernels/older", false},
 		{"no record", 40000, 7100, out, conn.Options{}, nil, "out/older", false},
 		{"inbound, no record", 7100, 40000, in, conn.Options{}, nil, "in/older", false},
 		{"the other way", 7100, 40000, out, conn.Options{}, nil, "", false},
@@ -67,6 +71,13 @@ func TestDecide(t *testing.T) {
 		{"a listener that is gone", 7100, 40000, out, wanted, with(func(r *conn.Record) {
 			r.Adopted, r.Direction, r.Policy, r.Policed = true, conn.Inbound, 2, force.Policy.Peers[1].Options
 		}), "in/", false},
+		{"a listener that came since", 7100, 40000, in, wanted, with(func(r *conn.Record) {
+			r.Adopted, r.Ambiguous = true, true
+		}), "in/pending", false},
+		{"adopted as a client, and not certain now", 7100, 40000, policy.Both, wanted, with(func(r *conn.Record) { r.Adopted = true }), "", false},
+		{"not certain then, and a client now", 7100, 40000, out, wanted, with(func(r *conn.Record) {
+			r.Adopted, r.Ambiguous, r.Policy, r.Policed = true, true, 2, force.Policy.Peers[1].Options
+		}), "in/", true},
 		{"drifted", 40000, 7100, out, drifted, &good, "out/options_drifted", false},
 		{"drifted and pending", 40000, 7100, out, drifted, with(func(r *conn.Record) { r.Pending = true }), "out/options_drifted", false},
 		{"provoked", 40000, 7100, out, provoked, with(func(r *conn.Record) { r.Provoked = true }), "out/", false},
@@ -81,7 +92,7 @@ func TestDecide(t *testing.T) {
 		s := conn.Snapshot{ID: conn.ID{
 			Family: unix.AF_INET, Local: netip.AddrPortFrom(netip.MustParseAddr("10.2.0.1"), tc.local),
 			Remote: netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), tc.remote),
-		}, Options: tc.set}
+		}, Options: tc.set, Kernel: tc.local == kernels}
 		if tc.record != nil {
 			s.HasRecord, s.Record = true, *tc.record
 		}
@@ -100,14 +111,21 @@ func TestDecide(t *testing.T) {
 func TestUnrecorded(t *testing.T) {
 	for want, s := range map[Reason]conn.Snapshot{
 		MPTCP:   {MPTCP: true, Kernel: true}, // the kernel's own, as every subflow is
-		Orphan:  {Orphan: true, MD5OrAO: true},
+		Orphan:  {Orphan: true, MD5OrAO: true, Kernel: true},
 		Kernel:  {Kernel: true},
-		Repair:  {Repair: true, MD5OrAO: true},
-		MD5OrAO: {MD5OrAO: true},
+		Repair:  {Repair: true, MD5OrAO: true, Kernel: true},
+		MD5OrAO: {MD5OrAO: true, Kernel: true},
 		Older:   {},
 	} {
-		if got := Unrecorded(&s); got != want {
+		if got := Unrecorded(&s, new(policy.Peer)); got != want {
 			t.Errorf("got %s, want %s", got, want)
+		}
+		managed := want
+		if want == Kernel {
+			managed = Older
+		}
+		if got := Unrecorded(&s, &policy.Peer{KernelSockets: true}); got != managed {
+			t.Errorf("with the kernel's managed: got %s, want %s", got, managed)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package coverage
 
 import (
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
 // Reason is why a connection that a policy names is not bounded as it wants. ""
@@ -19,13 +20,14 @@ const (
 	NotInCgroup Reason = "not_in_cgroup"
 	// Ignored was not seen to open, and its policy says existing: ignore.
 	Ignored Reason = "ignored"
-	// MPTCP, MD5OrAO, Repair, Kernel and Orphan are not ours to touch.
+	// MPTCP, MD5OrAO, Repair, Kernel and Orphan are not ours to touch: Kernel where
+	// the entry does not say kernel_sockets: manage.
 	MPTCP   Reason = "mptcp"
 	MD5OrAO Reason = "md5_or_ao"
 	Repair  Reason = "repair"
 	Kernel  Reason = "kernel"
 	Orphan  Reason = "orphan"
-	// Error could not be looked at, or there was no memory for its record.
+	// Error is listed by inet_diag, and no look could be had at it.
 	Error Reason = "error"
 
 	// Pending has a record, and not all is set yet that its policy wants.
@@ -52,20 +54,20 @@ func (r Reason) mendable() bool {
 	return r == Older || r == NotInCgroup || r == Error || r.drift()
 }
 
-// Unrecorded says why a socket has no record, as far as it tells itself; Older
-// where it tells nothing.
-func Unrecorded(s *conn.Snapshot) Reason {
+// Unrecorded says why a socket that an entry of the policy names has no record, as
+// far as it tells itself; Older where it tells nothing.
+func Unrecorded(s *conn.Snapshot, peer *policy.Peer) Reason {
 	switch {
 	case s.MPTCP:
 		return MPTCP
 	case s.Orphan:
 		return Orphan
-	case s.Kernel:
-		return Kernel
 	case s.Repair:
 		return Repair
 	case s.MD5OrAO:
 		return MD5OrAO
+	case s.Kernel && !peer.KernelSockets:
+		return Kernel
 	}
 	return Older
 }
