@@ -276,10 +276,14 @@ func TestRunFails(t *testing.T) {
 func TestRunDetached(t *testing.T) {
 	a := newRunAgent(t)
 	a.start(t)
+	var s api.Status
+	labtest.Eventually(t, coverageLate, func() bool { // which takes the cgroup, too
+		s = a.status(t)
+		return s.Coverage.Canary == api.CanaryOK
+	}, "the first canary")
 	if err := a.cgroup.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var s api.Status
 	labtest.Eventually(t, 10*time.Second, func() bool {
 		s = a.status(t)
 		return s.Health == api.HealthDegraded
