@@ -168,16 +168,19 @@ func childAgent() error {
 	return ns.Close()
 }
 
-// childMany holds namespaces of another kind, more than one read of a walk has
-// room for.
+// childMany holds namespaces of other kinds, more than one read of a walk has room
+// for. They are of two, since a machine of 1 GiB may not have as many of one
+// (user.max_uts_namespaces).
 func childMany() error {
 	return onThread(func() error {
-		for range many {
-			if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+		for range many / 2 {
+			if err := unix.Unshare(unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP); err != nil {
 				return err
 			}
-			if _, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY, 0); err != nil {
-				return err
+			for _, kind := range []string{"uts", "cgroup"} {
+				if _, err := unix.Open("/proc/thread-self/ns/"+kind, unix.O_RDONLY, 0); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

@@ -518,7 +518,7 @@ func TestTwoHundred(t *testing.T) {
 	t.Logf("%+v", r.Status())
 }
 
-// More rows than one read has room for; and namespaces of another kind are none.
+// More rows than one read has room for; and namespaces of other kinds are none.
 func TestManyRows(t *testing.T) {
 	labtest.NoLeak(t)
 	p := loadertest.Load(t)
