@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 )
 
 // coverageLate is how long what a scan is to find may take: it rests for nineteen
@@ -183,30 +183,8 @@ func (a *runAgent) silentPair(t *testing.T, port uint16) (*net.TCPConn, *lab.Fau
 func TestCoverageMultipath(t *testing.T) {
 	a := newRunAgent(t)
 	a.write(t, coveragePolicy)
-	cfg := net.ListenConfig{KeepAlive: -1}
-	cfg.SetMultipathTCP(true)
-	d := net.Dialer{KeepAlive: -1}
-	d.SetMultipathTCP(true)
-	var ln net.Listener
-	var c net.Conn
-	err := a.Server.Do(func() (err error) {
-		ln, err = cfg.Listen(t.Context(), "tcp4", netip.AddrPortFrom(a.ServerAddr4, 7105).String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	if err := a.Client.Do(func() (err error) {
-		c, err = d.Dial("tcp4", ln.Addr().String())
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if ok, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !ok {
-		t.Skipf("the kernel has no Multipath TCP: %v", err)
-	}
+	ln := labtest.ListenMultipath(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 7105))
+	c := labtest.DialMultipath(t, a.Client, labtest.Addr(ln.Addr()))
 	a.startChecked(t)
 	a.awaitPeer(t, "multipath", "it is found", func(p *api.PolicyStatus) bool { return p.Unmanaged["mptcp"] == 1 && p.Bounded == 0 })
 	if s := a.unmanaged(t)[c.LocalAddr().String()]; s.Reason != "mptcp" || s.Policy != "multipath" {
@@ -218,25 +196,6 @@ func TestCoverageMultipath(t *testing.T) {
 	if s := a.status(t); s.Health != api.HealthOK {
 		t.Errorf("what is not ours to touch is a problem: %q", s.Problems)
 	}
-}
-
-// unlink takes the programs of one kind off the agent's cgroup by force.
-func (a *runAgent) unlink(t *testing.T, kind ebpf.AttachType) {
-	t.Helper()
-	there, err := link.QueryPrograms(link.QueryOptions{Target: a.cgroup.FD(), Attach: kind})
-	if err != nil || len(there.Programs) != 1 {
-		t.Fatalf("programs %+v, %v", there, err)
-	}
-	for it := new(link.Iterator); it.Next(); {
-		info, err := it.Link.Info()
-		if err == nil && info.Type == link.CgroupType && info.Program == there.Programs[0].ID {
-			if err := it.Link.Detach(); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
-	}
-	t.Fatal("found no link")
 }
 
 // TestCanaryFails: programs that were taken off by force are told at once, by
@@ -260,7 +219,7 @@ func TestCanaryFails(t *testing.T) {
 	if err := a.cgroup.Leave(); err != nil {
 		t.Fatal(err)
 	}
-	a.unlink(t, ebpf.AttachCGroupSetsockopt)
+	loadertest.Unlink(t, a.cgroup, ebpf.AttachCGroupSetsockopt)
 	labtest.Setsockopt(t, drifted, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
 	labtest.Eventually(t, coverageLate, func() bool {
 		s = a.status(t)
@@ -283,7 +242,7 @@ func TestCanaryFails(t *testing.T) {
 		t.Errorf("after the repair: %+v", o)
 	}
 	wantMetric(t, a.get(t, "/metrics"), `sockhealth_drift_repaired_total{policy="drifted"} 1`)
-	a.unlink(t, ebpf.AttachCGroupSockOps)
+	loadertest.Unlink(t, a.cgroup, ebpf.AttachCGroupSockOps)
 	labtest.Eventually(t, coverageLate, func() bool {
 		return strings.Contains(a.status(t).Coverage.CanaryError, "sockops did not bound an outbound connection")
 	}, "a canary that is not bounded at all")

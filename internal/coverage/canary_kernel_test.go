@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/lab"
@@ -40,30 +39,6 @@ func bounded(t *testing.T, policyText string) (*loader.Programs, *lab.Cgroup) {
 	return p, cgroup
 }
 
-// unlink takes the programs of one kind off a cgroup by force, as an administrator
-// with bpftool can.
-func unlink(t *testing.T, cgroup *lab.Cgroup, kind ebpf.AttachType) {
-	t.Helper()
-	there, err := link.QueryPrograms(link.QueryOptions{Target: cgroup.FD(), Attach: kind})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(there.Programs) != 1 {
-		t.Fatalf("%d programs, want one", len(there.Programs))
-	}
-	for it := new(link.Iterator); it.Next(); {
-		info, err := it.Link.Info()
-		if err != nil || info.Program != there.Programs[0].ID || info.Type != link.CgroupType {
-			continue
-		}
-		if err := it.Link.Detach(); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Fatal("found no link")
-}
-
 // A canary says that the programs fire, and which of them does no more.
 func TestCanary(t *testing.T) {
 	p, cgroup := bounded(t, nobody)
@@ -89,7 +64,7 @@ func TestCanary(t *testing.T) {
 		{ebpf.AttachCGroupSetsockopt, "setsockopt did not hold the bound"},
 		{ebpf.AttachCGroupSockOps, "sockops did not bound an outbound connection"},
 	} {
-		unlink(t, cgroup, gone.kind)
+		loadertest.Unlink(t, cgroup, gone.kind)
 		err := SendCanary(t.Context(), cgroup.Path)
 		if !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), gone.want) {
 			t.Errorf("got %v, want %q", err, gone.want)

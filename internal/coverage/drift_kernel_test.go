@@ -32,7 +32,7 @@ func TestScanDrift(t *testing.T) {
 	labtest.Setsockopt(t, other, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 	labtest.Setsockopt(t, other, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	c.want(t, c.Client, other, "", "")
-	unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
+	loadertest.Unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
 	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
 	c.want(t, c.Client, client, "out", OptionsDrifted)
 	c.want(t, c.Client, other, "", "")

@@ -151,31 +151,9 @@ func TestScanNotOurs(t *testing.T) {
 func TestScanMultipath(t *testing.T) {
 	c := newChecked(t)
 	c.attach(t)
-	cfg := net.ListenConfig{KeepAlive: -1}
-	cfg.SetMultipathTCP(true)
-	d := net.Dialer{KeepAlive: -1}
-	d.SetMultipathTCP(true)
-	var ln net.Listener
-	var end net.Conn
-	c.inside(t, func() {
-		if err := c.Server.Do(func() (err error) {
-			ln, err = cfg.Listen(t.Context(), "tcp4", netip.AddrPortFrom(c.ServerAddr4, 0).String())
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-	})
-	defer ln.Close()
-	if err := c.Client.Do(func() (err error) {
-		end, err = d.Dial("tcp4", ln.Addr().String())
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer end.Close()
-	if ok, err := end.(*net.TCPConn).MultipathTCP(); err != nil || !ok {
-		t.Skipf("the kernel has no Multipath TCP: %v", err)
-	}
+	var ln *net.TCPListener
+	c.inside(t, func() { ln = labtest.ListenMultipath(t, c.Server, netip.AddrPortFrom(c.ServerAddr4, 0)) })
+	end := labtest.DialMultipath(t, c.Client, labtest.Addr(ln.Addr()))
 	if f := c.reasons(t)[endsOf(end)]; f.Reason != MPTCP || f.Policy != "out" {
 		t.Errorf("got %+v", f)
 	}

@@ -3,7 +3,6 @@
 package loader_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -32,42 +31,12 @@ func (a *adoption) refused(t *testing.T, ns *netns.NS, what string, c *net.TCPCo
 	}
 }
 
-// multipath returns a listener and a connection of Multipath TCP, or ends the test.
-func multipath(t *testing.T, l *lab.Lab) (*net.TCPListener, *net.TCPConn) {
-	t.Helper()
-	cfg := net.ListenConfig{KeepAlive: -1}
-	cfg.SetMultipathTCP(true)
-	d := net.Dialer{KeepAlive: -1}
-	d.SetMultipathTCP(true)
-	var ln net.Listener
-	err := l.Server.Do(func() (err error) {
-		ln, err = cfg.Listen(context.Background(), "tcp4", netip.AddrPortFrom(l.ServerAddr4, 0).String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	var c net.Conn
-	err = l.Client.Do(func() (err error) {
-		c, err = d.Dial("tcp4", ln.Addr().String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if ok, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !ok {
-		t.Skipf("the kernel has no Multipath TCP: %v", err)
-	}
-	return ln.(*net.TCPListener), c.(*net.TCPConn)
-}
-
 // TestAdoptMultipath: a connection of Multipath TCP is not ours to touch. One of
 // plain TCP to the same listener is, although the kernel made that listener itself.
 func TestAdoptMultipath(t *testing.T) {
 	a := newAdoption(t, bothWays)
-	ln, client := multipath(t, a.Lab)
+	ln := labtest.ListenMultipath(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	client := labtest.DialMultipath(t, a.Client, labtest.Addr(ln.Addr()))
 	a.refused(t, a.Client, "client", client, loader.RefusalMPTCP)
 	server := labtest.Accept(t, ln)
 	told, _ := a.pass(t, a.Server, plenty)
@@ -125,16 +94,16 @@ func TestAdoptKeys(t *testing.T) {
 	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr))
 	sa.Family, sa.Addr = unix.AF_INET, a.ServerAddr4.As4()
 	copy(sig.Key[:], "key")
-	errno := error(nil)
+	err := error(nil)
 	labtest.Control(t, client, func(fd int) error {
-		errno = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig)
+		err = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig)
 		return nil
 	})
-	if errors.Is(errno, unix.ENOPROTOOPT) {
-		t.Skip("the kernel has no TCP-MD5")
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		labtest.SkipOrFail(t, "needs TCP-MD5 (CONFIG_TCP_MD5SIG)")
 	}
-	if errno != nil {
-		t.Skipf("the kernel takes no key on a connection that is open: %v", errno)
+	if err != nil {
+		t.Fatal(err)
 	}
 	a.refused(t, a.Client, "with a key", client, loader.RefusalMD5OrAO)
 	wantOptions(t, "with a key", client, unset)

@@ -203,7 +203,8 @@ func serveRDS(t *testing.T, a *adoption) (s conn.Snapshot) {
 // what they accept is an application's all the same, from its opening on.
 func TestOpenedMultipath(t *testing.T) {
 	a, attach := within(t, true)
-	ln, _ := multipath(t, a.Lab)
+	ln := labtest.ListenMultipath(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	labtest.DialMultipath(t, a.Client, labtest.Addr(ln.Addr()))
 	labtest.Accept(t, ln)
 	attach()
 	client := labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))

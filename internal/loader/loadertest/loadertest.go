@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
@@ -115,6 +116,32 @@ func CountFault(t testing.TB, dir string, f loader.Fault, n uint64) {
 	if err := m.Put(uint32(f), values); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Unlink takes the one program of a kind off a cgroup by force, as an administrator
+// with bpftool can.
+func Unlink(t testing.TB, cgroup *lab.Cgroup, kind ebpf.AttachType) {
+	t.Helper()
+	there, err := link.QueryPrograms(link.QueryOptions{Target: cgroup.FD(), Attach: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(there.Programs) != 1 {
+		t.Fatalf("%d programs, want one", len(there.Programs))
+	}
+	it := new(link.Iterator)
+	defer it.Close()
+	for it.Next() {
+		info, err := it.Link.Info()
+		if err != nil || info.Program != there.Programs[0].ID || info.Type != link.CgroupType {
+			continue
+		}
+		if err := it.Link.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("found no link (%v)", it.Err())
 }
 
 // BPFFS makes a bpffs that is mounted nowhere and returns the path of a directory
