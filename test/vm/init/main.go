@@ -61,6 +61,9 @@ func prepare() (*guest.Spec, error) {
 	if err := mountAll(); err != nil {
 		return spec, err
 	}
+	if err := giveControllers(); err != nil {
+		return spec, err
+	}
 	for name, value := range map[string]string{"PATH": "/bin:/sbin:/usr/bin:/usr/sbin", "HOME": "/tmp", "TMPDIR": "/tmp", "SOCKHEALTH_VM": "1"} {
 		if err := os.Setenv(name, value); err != nil {
 			return spec, err

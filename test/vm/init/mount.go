@@ -16,7 +16,7 @@ func mountAll() error {
 		{"proc", "/proc", "proc", ""},
 		{"sysfs", "/sys", "sysfs", ""},
 		{"devtmpfs", "/dev", "devtmpfs", ""},
-		{"cgroup2", "/sys/fs/cgroup", "cgroup2", ""},
+		{"cgroup2", cgroupRoot, "cgroup2", ""},
 		{"bpf", "/sys/fs/bpf", "bpf", "mode=0700"},
 		{"debugfs", "/sys/kernel/debug", "debugfs", ""},
 		{"tracefs", "/sys/kernel/tracing", "tracefs", ""},
