@@ -42,10 +42,12 @@ func needRunc(t *testing.T) {
 // runc's own notes.
 type oci struct{ dir string }
 
-// newOCI builds the program that containers run.
+// newOCI builds the program that containers run. What killed tests left is removed
+// first.
 func newOCI(t *testing.T) *oci {
 	t.Helper()
 	needRunc(t)
+	sweepV1(t)
 	o := &oci{t.TempDir()}
 	build := exec.Command("go", "build", "-o", filepath.Join(o.dir, "inside"), "./testdata/inside")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -62,7 +64,8 @@ type ociContainer struct {
 	id, pod string
 	cgroup  string // below the root of every hierarchy
 	in      *os.File
-	out     *bufio.Scanner
+	answers *os.File
+	out     *bufio.Scanner // of answers
 }
 
 // run starts a container; its cgroup is that of a pod's container. bind is the agent's
@@ -77,7 +80,7 @@ func (o *oci) run(t *testing.T, g *lab.Cgroup, ns *netns.NS, n int, bind string)
 	c.write(t, bundle, ns, bind)
 	stdin, in := pipe(t)
 	out, stdout := pipe(t)
-	c.in, c.out = in, bufio.NewScanner(out)
+	c.in, c.answers, c.out = in, out, bufio.NewScanner(out)
 	t.Cleanup(func() { c.remove(t) })
 	create := o.command("create", "--bundle", bundle, "--pid-file", filepath.Join(bundle, "pid"), c.id)
 	create.Stdin, create.Stdout = stdin, stdout
@@ -180,18 +183,9 @@ func (c *ociContainer) remove(t *testing.T) {
 	if out, err := c.command("delete", "--force", c.id).CombinedOutput(); err != nil {
 		t.Errorf("runc delete: %v: %s", err, out)
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Error(err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		own, kind, _ := strings.Cut(line, " - ")
-		fields := strings.Fields(own)
-		if !strings.HasPrefix(kind, "cgroup ") || fields[3] != "/" {
-			continue
-		}
+	for _, point := range v1Mounts(t) {
 		for path := c.cgroup; path != "/"; path = filepath.Dir(path) {
-			if err := unix.Rmdir(filepath.Join(fields[4], path)); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := unix.Rmdir(filepath.Join(point, path)); err != nil && !errors.Is(err, unix.ENOENT) {
 				break // another container is below
 			}
 		}
@@ -226,14 +220,20 @@ type insideTold struct {
 	Error   string
 }
 
+// answerWithin is how long a container may take: a report waits for a verdict.
+const answerWithin = time.Minute
+
 // ask has the container do something.
 func (c *ociContainer) ask(t *testing.T, a insideAsk) (told insideTold) {
 	t.Helper()
 	if err := json.NewEncoder(c.in).Encode(a); err != nil {
 		t.Fatal(err)
 	}
+	if err := c.answers.SetReadDeadline(time.Now().Add(answerWithin)); err != nil {
+		t.Fatal(err)
+	}
 	if !c.out.Scan() {
-		t.Fatalf("the container ended: %v", c.out.Err())
+		t.Fatalf("the container ended, or does not answer: %v", c.out.Err())
 	}
 	if err := json.Unmarshal(c.out.Bytes(), &told); err != nil {
 		t.Fatal(err)
