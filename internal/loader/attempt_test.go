@@ -92,7 +92,7 @@ func (a *attempt) ended(limit time.Duration) (error, time.Duration) {
 	a.t.Helper()
 	p := []unix.PollFd{{Fd: int32(a.fd), Events: unix.POLLOUT}}
 	for deadline := a.began.Add(limit); ; {
-		n, err := unix.Poll(p, int(time.Until(deadline)/time.Millisecond))
+		n, err := unix.Poll(p, max(0, int(time.Until(deadline)/time.Millisecond))) // below 0 is for ever
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -148,6 +149,9 @@ func both(t *testing.T, p *loader.Programs, calls *ebpf.Map) {
 	l := labtest.New(t, lab.Options{})
 	client, server := labtest.Pair(t, l, 0)
 	wantOptions(t, "client", client, slow)
+	if err := server.SetReadDeadline(time.Now().Add(late)); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		if _, err := client.Write([]byte("ping")); err != nil {
 			t.Fatal(err)

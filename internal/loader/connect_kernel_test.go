@@ -98,8 +98,14 @@ func TestConnectBound(t *testing.T) {
 	if state := unbound.get(unix.SOL_SOCKET, unix.SO_ERROR); state != 0 {
 		t.Errorf("with connect_timeout off connect ended: %v", unix.Errno(state))
 	}
-	for range len(all) + 1 {
-		e := <-events
+	told := time.After(late)
+	for i := range len(all) + 1 {
+		var e loader.Event
+		select {
+		case e = <-events:
+		case <-told:
+			t.Fatalf("%d events, want %d", i, len(all)+1)
+		}
 		if e.Stall || e.Cause != loader.CauseConnect || e.Errno != unix.ETIMEDOUT || e.Cookie == 0 || e.Netns != b.Client.Inode() ||
 			e.Remote.Port() == 0 || e.Local.Port() == 0 || e.Direction != conn.Outbound || e.BytesReceived != 0 || e.BytesAcked != 0 {
 			t.Errorf("event %+v", e)
