@@ -120,7 +120,7 @@ func canary(ctx context.Context, cgroup string) (saw canarySaw, err error) {
 }
 
 // place moves a process into a cgroup, or into one made below it where it takes
-// none itself: one whose controllers are given on. remove undoes what it made,
+// none itself: one that gives domain controllers on. remove undoes what it made,
 // once the process has ended; it is never nil.
 //
 // A process that is not moved stays in this one's cgroup, which is below the root
