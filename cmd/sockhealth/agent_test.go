@@ -116,9 +116,7 @@ func (a *runAgent) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ns.Do(a.cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Start(t, a.ns, a.cmd)
 	ended := make(chan struct{})
 	ready := make(chan string, 1)
 	go func() {

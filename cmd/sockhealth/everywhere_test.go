@@ -49,9 +49,7 @@ func TestYoungNamespace(t *testing.T) {
 		// one lives there.
 		resident := a.command(t, netip.AddrPortFrom(l.ClientAddr4, 9).String())
 		resident.Args[0] = "answerer" // see TestMain
-		if err := l.Client.Do(resident.Start); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Start(t, l.Client, resident)
 		t.Cleanup(func() {
 			_ = resident.Process.Kill()
 			_ = resident.Wait()

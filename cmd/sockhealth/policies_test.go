@@ -172,9 +172,7 @@ func (a *runAgent) answerer(t *testing.T, ports ...uint16) (*os.Process, []netip
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Server.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Start(t, a.Server, cmd)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

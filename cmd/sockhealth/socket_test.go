@@ -187,9 +187,7 @@ func (a *runAgent) follow(t *testing.T, filters ...string) *follower {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ns.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Start(t, a.ns, cmd)
 	lines := make(chan string, 100)
 	go func() {
 		defer close(lines)

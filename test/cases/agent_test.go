@@ -165,9 +165,7 @@ func (n *node) launch(t *testing.T, path string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.ns.Do(a.cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Start(t, n.ns, a.cmd)
 	go func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			a.said(lines.Bytes())

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
@@ -38,12 +39,10 @@ func startApp(t *testing.T, cmd *exec.Cmd, ns *netns.NS, cgroup *lab.Cgroup) *ap
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: cgroup.FD()}
 	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = ns.Do(cmd.Start)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	labtest.Start(t, ns, cmd)
 	a := &app{pid: cmd.Process.Pid, lines: make(chan string, 16)}
 	go func() {
 		defer close(a.lines)

@@ -283,12 +283,10 @@ func (n *node) newHolder(t *testing.T, ns *netns.NS) *holder {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = ns.Do(cmd.Start)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	labtest.Start(t, ns, cmd)
 	h := &holder{rpc.NewClient(struct {
 		io.Reader
 		io.WriteCloser

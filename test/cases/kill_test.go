@@ -158,9 +158,7 @@ func (k *killer) report(t *testing.T, c *net.TCPConn) *exec.Cmd {
 	cmd := k.command(t, os.Getenv(program), "report", "--run-dir", "run", "--elapsed", "0s",
 		"--local", c.LocalAddr().String(), "--peer", c.RemoteAddr().String())
 	cmd.Stderr = new(bytes.Buffer)
-	if err := k.Client.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Start(t, k.Client, cmd)
 	return cmd
 }
 
