@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
@@ -43,12 +42,15 @@ type killer struct {
 	*node
 	r        *rand.Rand
 	starts   time.Duration // what a start takes
+	reloads  time.Duration
 	stops    time.Duration
-	policy   int // that is in the file
+	provokes bool // a connection that is judged shows it
+	policy   int  // that is in the file
 	seen     *ids
 	reported *net.TCPConn // answers
 	mute     *net.TCPListener
-	suspects []*net.TCPConn // did not answer when the agent that judged them was killed
+	suspects []*net.TCPConn // did not answer, and no judgement came to its end
+	met      int            // judgements
 }
 
 // TestKilledAgent: the agent is killed at random moments of its start, a reload, a
@@ -61,6 +63,7 @@ func TestKilledAgent(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	k.r = rand.New(rand.NewPCG(seed, 0))
+	k.provokes = loadertest.Has(t, loadertest.Load(t), kernel.Provoke)
 	k.measure(t)
 	k.mute = labtest.Listen(t, k.Server, netip.AddrPortFrom(k.ServerAddr4, 7101))
 	k.reported, _ = labtest.Pair(t, k.Lab, 7100)
@@ -72,8 +75,8 @@ func TestKilledAgent(t *testing.T) {
 		phases[i%len(phases)](t, k.launch(t, os.Getenv(program)))
 	}
 	client.end(t)
-	t.Logf("%d kills, %d of them during a judgement, %d connections", kills, len(k.suspects), client.opened)
-	if len(k.suspects) == 0 {
+	t.Logf("%d kills, %d of them during a judgement, %d connections", kills, k.met, client.opened)
+	if k.met == 0 {
 		t.Error("no kill met a judgement")
 	}
 
@@ -90,17 +93,24 @@ func TestKilledAgent(t *testing.T) {
 	k.wantNothing(t)
 }
 
-// measure finds out how long a start and a stop take.
+// measure finds out how long a start, a reload and a stop take.
 func (k *killer) measure(t *testing.T) {
 	t.Helper()
 	began := time.Now()
 	a := k.start(t)
 	k.starts = time.Since(began)
 	k.seen.of(t, a)
+	k.flip(t)
+	began = time.Now()
+	if _, err := k.admin.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.reloads = time.Since(began)
 	began = time.Now()
 	a.stop(t)
 	k.stops = time.Since(began)
-	t.Logf("a start takes %v, a stop %v", k.starts.Round(time.Millisecond), k.stops.Round(time.Millisecond))
+	const exact = 100 * time.Microsecond
+	t.Logf("a start takes %v, a reload %v, a stop %v", k.starts.Round(exact), k.reloads.Round(exact), k.stops.Round(exact))
 }
 
 // soon kills the agent at a random moment before d has passed, and demands that
@@ -123,10 +133,16 @@ func (k *killer) inStart(t *testing.T, a *agent) {
 
 func (k *killer) inReload(t *testing.T, a *agent) {
 	a.await(t)
+	k.flip(t)
+	go func() { _, _ = k.admin.Reload(t.Context()) }() // it may be cut short
+	k.soon(t, a, 2*k.reloads)
+}
+
+// flip puts the other policy into the file.
+func (k *killer) flip(t *testing.T) {
+	t.Helper()
 	k.policy = 1 - k.policy
 	k.write(t, killPolicies[k.policy])
-	go func() { _, _ = k.admin.Reload(t.Context()) }() // it may be cut short
-	k.soon(t, a, 60*time.Millisecond)
 }
 
 // inJudgement has two connections judged: one is well, on the other nothing that is
@@ -135,31 +151,41 @@ func (k *killer) inJudgement(t *testing.T, a *agent) {
 	a.await(t)
 	k.seen.of(t, a)
 	suspect := labtest.Dial(t, k.Client, netip.AddrPort{}, labtest.Addr(k.mute.Addr()))
-	_ = labtest.Accept(t, k.mute)
+	accept(t, k.mute)
 	fault := labtest.Fault(t)(k.Drop(lab.Match{SrcPort: 7101, DstPort: labtest.Addr(suspect.LocalAddr()).Port()}))
-	for _, c := range []*net.TCPConn{suspect, k.reported} {
-		cmd := k.report(t, c)
-		defer func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}()
-	}
-	labtest.Eventually(t, late, func() bool { return k.status(t).Judgements > 0 }, "a judgement")
+	defer k.report(t, suspect)()
+	labtest.Eventually(t, late, func() bool { return k.status(t).Judgements == 1 && k.judged(t, suspect) }, "the judgement of the suspect")
+	defer k.report(t, k.reported)() // that judgement is short
 	k.soon(t, a, time.Second)
+	met := k.judged(t, suspect)
 	labtest.Heal(t, fault)
 	if labtest.State(t, suspect) == conn.Established { // else it was condemned before
 		k.suspects = append(k.suspects, suspect)
+		if met {
+			k.met++
+		}
 	}
 }
 
+// judged reports whether a connection that does not answer is under judgement. Its
+// keepalives come every second then, where the kernel can be made to send them, and
+// stay so where nobody ends the judgement.
+func (k *killer) judged(t *testing.T, c *net.TCPConn) bool {
+	t.Helper()
+	return !k.provokes || labtest.Options(t, c).Idle == time.Second
+}
+
 // report starts to report a connection, on which something was just asked.
-func (k *killer) report(t *testing.T, c *net.TCPConn) *exec.Cmd {
+func (k *killer) report(t *testing.T, c *net.TCPConn) (end func()) {
 	t.Helper()
 	cmd := k.command(t, os.Getenv(program), "report", "--run-dir", "run", "--elapsed", "0s",
 		"--local", c.LocalAddr().String(), "--peer", c.RemoteAddr().String())
 	cmd.Stderr = new(bytes.Buffer)
 	labtest.Start(t, k.Client, cmd)
-	return cmd
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
 }
 
 func (k *killer) inStop(t *testing.T, a *agent) {
