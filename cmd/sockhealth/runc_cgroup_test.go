@@ -34,9 +34,9 @@ func v1Mounts(t *testing.T) (points []string) {
 
 // sweepV1 removes cgroups of v1 that test processes left which were killed, as
 // lab.NewCgroup does with those of v2. What resists stays.
-func sweepV1(t *testing.T) {
+func sweepV1(t *testing.T, points []string) {
 	t.Helper()
-	for _, point := range v1Mounts(t) {
+	for _, point := range points {
 		left, err := filepath.Glob(filepath.Join(point, "sockhealth-test-*"))
 		if err != nil {
 			t.Fatal(err)
@@ -65,25 +65,24 @@ func removeCgroups(top string) {
 	}
 }
 
-// TestSweepV1: of cgroups that look alike, only those of dead processes go.
+// TestSweepV1: of what looks alike, only the cgroups of dead processes go.
 func TestSweepV1(t *testing.T) {
-	needRunc(t)
-	points := v1Mounts(t)
-	if len(points) == 0 {
-		t.Skip("needs a hierarchy of cgroup v1")
+	point := t.TempDir()                                         // folders are removed as cgroups are
+	gone := filepath.Join(point, "sockhealth-test-1073741824-0") // beyond any process id
+	own := filepath.Join(point, fmt.Sprintf("sockhealth-test-%d-0", os.Getpid()))
+	other := filepath.Join(point, "sockhealth-testing")
+	for _, path := range []string{filepath.Join(gone, "kubepods", "pod"), own, other} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	const dead = 1 << 30 // beyond any process id
-	gone := filepath.Join(points[0], fmt.Sprintf("sockhealth-test-%d-0", dead))
-	own := filepath.Join(points[0], fmt.Sprintf("sockhealth-test-%d-77", os.Getpid()))
-	t.Cleanup(func() { removeCgroups(own) })
-	if err := errors.Join(os.MkdirAll(filepath.Join(gone, "kubepods", "pod"), 0o755), os.Mkdir(own, 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	sweepV1(t)
+	sweepV1(t, []string{point})
 	if _, err := os.Stat(gone); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("that of a dead process is left: %v", err)
 	}
-	if _, err := os.Stat(own); err != nil {
-		t.Errorf("that of a living one is gone: %v", err)
+	for _, path := range []string{own, other} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -47,7 +47,7 @@ type oci struct{ dir string }
 func newOCI(t *testing.T) *oci {
 	t.Helper()
 	needRunc(t)
-	sweepV1(t)
+	sweepV1(t, v1Mounts(t))
 	o := &oci{t.TempDir()}
 	build := exec.Command("go", "build", "-o", filepath.Join(o.dir, "inside"), "./testdata/inside")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
