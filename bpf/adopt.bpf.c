@@ -7,8 +7,9 @@
  * (bpf_setsockopt in TCP iterators).
  */
 #include "bring.h"
-#include "direction.h"
-#include "match.h"
+#include "choose.h"
+#include "connects.h"
+#include "listens.h"
 #include "refuse.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -25,6 +26,7 @@ struct {
 } sh_passes SEC(".maps");
 
 const struct sh_adoption *const unused_adoption __attribute__((unused));
+const enum sh_leave *const unused_leave __attribute__((unused));
 const enum sh_adopt_outcome *const unused_outcome __attribute__((unused));
 const enum sh_refusal *const unused_refusal __attribute__((unused));
 const enum sh_record_flags *const unused_flags __attribute__((unused));
@@ -43,73 +45,6 @@ static __always_inline bool carries_connection(int state)
 {
 	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
 	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
-}
-
-/* The directions to match: what the record knows, and what the listeners tell. */
-static __always_inline __u8 directions(struct sh_pass *pass, const struct sh_record *rec,
-				       const struct sh_adoption *row)
-{
-	struct sh_listener key = {.netns = row->netns, .port = row->local_port};
-	__u8 inferred;
-
-	if (rec && !(rec->flags & SH_ADOPTED))
-		return rec->direction;
-	/* A listener may be gone by now, and has told all the same. */
-	if (rec && rec->direction == SH_INBOUND && !(rec->flags & SH_AMBIGUOUS))
-		return SH_INBOUND;
-	__builtin_memcpy(key.addr, row->local, sizeof(key.addr));
-	inferred = infer(pass, &key);
-	if (!rec || inferred == SH_INBOUND)
-		return inferred;
-	return rec->flags & SH_AMBIGUOUS ? SH_BOTH : rec->direction;
-}
-
-#define NO_RULE SH_MAX_RULES
-
-/* The place of the first rule whose port and direction match. */
-__noinline int rule_at(struct sh_rules *rules, __u32 port, __u32 direction)
-{
-	if (!rules)
-		return NO_RULE;
-	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
-		struct sh_rule *r = &rules->rule[i];
-
-		if (i >= rules->count)
-			return NO_RULE;
-		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
-			return i;
-	}
-	return NO_RULE;
-}
-
-/* The rule at a place that is one: the verifier does not remember. */
-static __always_inline struct sh_rule *rule_of(struct sh_rules *rules, __u32 at)
-{
-	barrier_var(at);
-	return &rules->rule[at & (SH_MAX_RULES - 1)];
-}
-
-/*
- * The rule that names the connection by one of the directions, the tighter one of
- * two; NULL: none does.
- */
-static __always_inline struct sh_rule *choose(struct sh_rules *rules, __u32 directions,
-					      const struct sh_adoption *row, __u8 *direction)
-{
-	__u32 out = NO_RULE, in = NO_RULE;
-
-	if (directions & SH_OUTBOUND)
-		out = rule_at(rules, row->remote_port, SH_OUTBOUND);
-	if (directions & SH_INBOUND)
-		in = rule_at(rules, row->local_port, SH_INBOUND);
-	*direction = SH_OUTBOUND;
-	if (out >= NO_RULE ||
-	    (in < NO_RULE && sh_sooner(rule_of(rules, in)->options.user_timeout_ms,
-				       rule_of(rules, out)->options.user_timeout_ms))) {
-		*direction = SH_INBOUND;
-		out = in;
-	}
-	return out < NO_RULE ? rule_of(rules, out) : NULL;
 }
 
 /* The counters of a policy, which may be gone. */
@@ -165,6 +100,17 @@ static __always_inline struct sh_record *begin(struct tcp_sock *tp, const struct
 	return rec;
 }
 
+/*
+ * Whether the user timeout is that of connect(): the application set one while the
+ * connection was made, and what the setsockopt program had it set came after what
+ * sockops did.
+ */
+static __always_inline bool is_connects(const struct sh_record *rec, const struct sh_options *now)
+{
+	return rec->connect_ms && now->user_timeout_ms == sh_connect(rec->override, rec->connect_ms,
+								     rec->app.user_timeout_ms);
+}
+
 /* What is set differs from the record: somebody else set it, and wants it so. */
 static __always_inline bool take_over(struct sh_record *rec, const struct sh_options *now)
 {
@@ -175,7 +121,7 @@ static __always_inline bool take_over(struct sh_record *rec, const struct sh_opt
 		rec->app.keepalive = now->keepalive;
 		rec->app.asked |= 1 << SH_OPT_KEEPALIVE;
 	}
-	if (now->user_timeout_ms != was->user_timeout_ms) {
+	if (now->user_timeout_ms != was->user_timeout_ms && !is_connects(rec, now)) {
 		rec->app.user_timeout_ms = now->user_timeout_ms;
 		rec->app.asked |= 1 << SH_OPT_USER_TIMEOUT;
 	}
@@ -310,6 +256,25 @@ static __always_inline void named(struct tcp_sock *tp, struct sh_pass *pass, str
 	treat(tp, pass, rec, &rule, row);
 }
 
+/* Whether a judgement of this agent's is under way, which has the options. */
+static __always_inline bool is_judged(const struct sh_pass *pass, const struct sh_record *rec)
+{
+	return rec->leave_ns > bpf_ktime_get_ns() && rec->leave_ns >= pass->began_ns + SH_LEAVE_NS;
+}
+
+/* Says in row what a connection with a record is. */
+static __always_inline void has_record(struct sh_record *rec, struct sh_adoption *row)
+{
+	if (rec->flags & SH_CONNECTING) { /* sockops did not see it made */
+		rec->flags = SH_ADOPTED;
+		came(rec->policy);
+	}
+	row->policy = rec->policy;
+	row->direction = rec->direction;
+	row->flags = rec->flags;
+	row->outcome = SH_ADOPT_MANAGED;
+}
+
 /* Sees to one connection. Without an outcome in row there is nothing to tell. */
 static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 				  struct sh_adoption *row)
@@ -320,7 +285,7 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	__u8 direction = 0, which = 0;
 	void *trie;
 
-	if (!pass->release) {
+	if (!pass->leave) {
 		trie = policy_in_force();
 		if (!trie)
 			return;
@@ -347,17 +312,9 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		row->outcome = SH_ADOPT_REFUSED;
 		return;
 	}
-	if (rec && rec->flags & SH_CONNECTING) { /* sockops did not see it made */
-		rec->flags = SH_ADOPTED;
-		came(rec->policy);
-	}
 	if (rec) {
-		row->policy = rec->policy;
-		row->direction = rec->direction;
-		row->flags = rec->flags;
-		row->outcome = SH_ADOPT_MANAGED;
-		if (rec->leave_ns > bpf_ktime_get_ns() &&
-		    rec->leave_ns >= pass->began_ns + SH_LEAVE_NS) {
+		has_record(rec, row);
+		if (is_judged(pass, rec)) {
 			row->wait = SH_WAIT_PROBER;
 			return;
 		}
@@ -366,29 +323,6 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
 	else if (rec)
 		treat(tp, pass, rec, NULL, row);
-}
-
-/* A pass that takes leave gives a connect() under way its own user timeout back. */
-static __always_inline void connects(struct tcp_sock *tp, const struct sh_pass *pass)
-{
-	struct sh_record *rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
-
-	if (!rec || !pass->release)
-		return;
-	set_opt(tp, SOL_TCP, TCP_USER_TIMEOUT, rec->app.user_timeout_ms, SH_FAULT_SET_USER_TIMEOUT);
-	bpf_sk_storage_delete(&sh_records, tp);
-}
-
-static __always_inline void listens(struct tcp_sock *tp, struct sh_pass *pass,
-				    struct sh_adoption *row)
-{
-	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	struct sh_listener key = {.netns = row->netns, .port = row->local_port};
-
-	mark_listener(tp);
-	__builtin_memcpy(key.addr, row->local, sizeof(key.addr));
-	note_listener(pass, &key, BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only));
-	row->outcome = SH_ADOPT_LISTENER;
 }
 
 /* Writes one struct sh_adoption a socket that a rule names, or named until now. */
@@ -419,12 +353,14 @@ SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
 	row.remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
 	row.family = sk->__sk_common.skc_family;
 	row.bound_dev = sk->__sk_common.skc_bound_dev_if;
-	if (row.state == BPF_TCP_LISTEN)
+	if (row.state == BPF_TCP_SYN_SENT)
+		connects(tp, pass);
+	else if (pass->leave == SH_LEAVE_CONNECTS)
+		return 0;
+	else if (row.state == BPF_TCP_LISTEN)
 		listens(tp, pass, &row);
 	else if (carries_connection(row.state) && !is_full(seq))
 		visit(tp, pass, &row);
-	else if (row.state == BPF_TCP_SYN_SENT)
-		connects(tp, pass);
 	row.cookie = sk->__sk_common.skc_cookie.counter;
 	if (row.outcome || is_full(seq))
 		bpf_seq_write(seq, &row, sizeof(row));

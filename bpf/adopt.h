@@ -5,6 +5,13 @@
 
 #include "sockhealth.h"
 
+/* What a pass that takes leave gives back. */
+enum sh_leave {
+	SH_LEAVE_NOT,
+	SH_LEAVE_ALL,	   /* as if no policy named any */
+	SH_LEAVE_CONNECTS, /* the user timeout of connect() calls under way, and nothing else */
+};
+
 /* One pass over one namespace. Only one runs at a time. */
 struct sh_pass {
 	__u64 id;	/* of this pass alone: what an earlier one noted says nothing */
@@ -19,7 +26,7 @@ struct sh_pass {
 	__u8 count;
 	__u8 blind;	/* a listener could not be noted */
 	__u8 callbacks; /* callback flags can be set from outside (Linux >= 6.12) */
-	__u8 release;	/* as if no policy named any */
+	__u8 leave;	/* enum sh_leave */
 	__u8 pad[4];
 };
 

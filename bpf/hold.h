@@ -135,11 +135,28 @@ static __always_inline int hold_connect(struct sh_record *rec, int level, int na
 	return option_value(&app, level, name);
 }
 
+/* Counts what became of a value: kept as it was asked for, or not. */
+static __always_inline void count_held(const struct sh_record *rec, bool raised, bool kept)
+{
+	struct sh_counters *c = counters(rec->policy);
+	bool allow = rec->override == SH_ALLOW;
+
+	if (!c)
+		return;
+	if (raised && !allow)
+		COUNT(c->override_raised, 1);
+	if (kept)
+		COUNT(c->override_kept, 1);
+	else if (allow)
+		COUNT(c->override_allowed, 1);
+	else
+		COUNT(c->override_held, 1);
+}
+
 /* Holds the bound; returns the value to set instead of the one asked for. */
 static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int level, int name,
 				int value)
 {
-	struct sh_counters *c = counters(rec->policy);
 	struct sh_options app = rec->app, next, same;
 	bool raised, allow = rec->override == SH_ALLOW;
 	int held;
@@ -169,16 +186,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	rec->app = app;
 	rec->effective = next;
 	rec->held_ms = bpf_ktime_get_ns() / 1000000;
-	if (c) {
-		if (raised && !allow)
-			COUNT(c->override_raised, 1);
-		if (held == value)
-			COUNT(c->override_kept, 1);
-		else if (allow)
-			COUNT(c->override_allowed, 1);
-		else
-			COUNT(c->override_held, 1);
-	}
+	count_held(rec, raised, held == value);
 	return allow ? value : held;
 }
 

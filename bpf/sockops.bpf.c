@@ -187,34 +187,15 @@ __noinline int sh_connected(struct bpf_sock_ops *ctx)
 }
 
 /*
- * A connection opened, or is about to: bound it if a policy names the peer. What
- * follows the match is done in functions of their own, see sh_bound().
+ * Keeps what the rule wants of the connection and does it. What follows the match
+ * is done in functions of their own, see sh_bound().
  */
-static __always_inline void opened(struct bpf_sock_ops *ctx)
+static __always_inline void bound(struct bpf_sock_ops *ctx, struct tcp_sock *tp,
+				  const struct sh_rule *rule, __u32 direction, __u32 connects)
 {
-	__u32 direction = ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? SH_INBOUND : SH_OUTBOUND;
-	__u32 connects = ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB;
-	struct tcp_sock *tp = ctx_tcp_sock(ctx);
-	struct sh_record *rec;
-	struct sh_rule *rule;
-	__u32 kernels;
+	struct sh_record *rec =
+		bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (!tp || is_mptcp(tp))
-		return;
-	bring_record(tp);
-	kernels = is_kernels(tp);
-	barrier_var(kernels);
-	barrier_var(direction); /* one way through the match, not three */
-	barrier_var(connects);
-	rule = match(&tp->inet_conn.icsk_inet.sk, direction);
-	if (!rule) {
-		if (!connects) /* one may have named it when it began */
-			sh_connected(ctx);
-		return;
-	}
-	if ((connects && !rule->connect_ms) || (kernels && !(rule->flags & SH_TAKE_KERNELS)))
-		return;
-	rec = bpf_sk_storage_get(&sh_records, tp, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!rec) {
 		fault(SH_FAULT_STORAGE);
 		if (connects)
@@ -235,6 +216,33 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 		sh_bound(ctx);
 }
 
+/* A connection opened, or is about to: bound it if a policy names the peer. */
+static __always_inline void opened(struct bpf_sock_ops *ctx)
+{
+	__u32 direction = ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? SH_INBOUND : SH_OUTBOUND;
+	__u32 connects = ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB;
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_rule *rule;
+	__u32 kernels;
+
+	if (!tp || is_mptcp(tp))
+		return;
+	bring_record(tp);
+	kernels = is_kernels(tp);
+	barrier_var(kernels);
+	barrier_var(direction); /* one way through the match, not three */
+	barrier_var(connects);
+	rule = match(&tp->inet_conn.icsk_inet.sk, direction);
+	if (!rule || (kernels && !(rule->flags & SH_TAKE_KERNELS))) {
+		if (!connects) /* one may have named it when it began */
+			sh_connected(ctx);
+		return;
+	}
+	if (connects && !rule->connect_ms)
+		return;
+	bound(ctx, tp, rule, direction, connects);
+}
+
 static __always_inline void listens(struct bpf_sock_ops *ctx)
 {
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
@@ -248,13 +256,15 @@ static __always_inline void not_connected(struct bpf_sock_ops *ctx, const struct
 					  struct sh_record *rec, int old)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	__u64 bound = rec->effective.user_timeout_ms * 1000000ULL;
+	__u64 limit = rec->effective.user_timeout_ms * 1000000ULL;
+	/* The kernel counts in whole milliseconds, and in ticks. */
+	__u64 took = bpf_ktime_get_ns() - rec->opened_ns + 1000000000 / hz;
 	struct sh_counters *c;
 
 	/* The application's own, or the end of its attempts, may have come first. */
-	if (bound && rec->effective.user_timeout_ms != rec->app.user_timeout_ms &&
+	if (limit && rec->effective.user_timeout_ms != rec->app.user_timeout_ms &&
 	    (sk->sk_err == ETIMEDOUT || (sk->sk_err && sk->sk_err == sk->sk_err_soft)) &&
-	    bpf_ktime_get_ns() - rec->opened_ns >= bound) {
+	    took >= limit) {
 		c = counters(rec->policy);
 		if (c)
 			COUNT(c->connects_bounded, 1);

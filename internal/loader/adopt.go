@@ -31,6 +31,20 @@ type AdoptOptions struct {
 	// every connection gets back what its application last asked for, and loses
 	// its record. Programs that are still attached bound new ones all the same.
 	Release bool
+	// Connects makes it one that takes leave of the connect() calls under way alone:
+	// they get their own user timeout back. It tells of nothing.
+	Connects bool
+}
+
+// leave is what the program is told.
+func (o *AdoptOptions) leave() uint8 {
+	switch {
+	case o.Release:
+		return uint8(adoptShLeaveSH_LEAVE_ALL)
+	case o.Connects:
+		return uint8(adoptShLeaveSH_LEAVE_CONNECTS)
+	}
+	return uint8(adoptShLeaveSH_LEAVE_NOT)
 }
 
 // Adoption is what a pass found of one socket, and made of it.
@@ -110,7 +124,8 @@ func (p *Programs) Adopt(o AdoptOptions, fn func(Adoption) error) (AdoptStats, e
 	if err != nil {
 		return stats, err
 	}
-	if p.inForce.Load() == nil && !o.Release {
+	leaves := o.leave() != uint8(adoptShLeaveSH_LEAVE_NOT)
+	if p.inForce.Load() == nil && !leaves {
 		return stats, fmt.Errorf("adopt connections: %w", ErrNoPolicy)
 	}
 	here, err := netns.Current()
@@ -118,7 +133,7 @@ func (p *Programs) Adopt(o AdoptOptions, fn func(Adoption) error) (AdoptStats, e
 		return stats, fmt.Errorf("adopt connections: %w", err)
 	}
 	defer here.Close()
-	if !o.Release { // nobody will be there to be told
+	if !leaves { // nobody will be there to be told
 		if err := a.watch(p); err != nil {
 			return stats, fmt.Errorf("adopt connections: %w", err)
 		}
@@ -191,9 +206,7 @@ func (a *adoption) begin(inode uint32, o AdoptOptions) error {
 	if a.noCallbacks == nil {
 		pass.Callbacks = 1
 	}
-	if o.Release {
-		pass.Release = 1
-	}
+	pass.Leave = o.leave()
 	err = a.objects.ShPasses.Update(inode, &pass, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return ErrPassing

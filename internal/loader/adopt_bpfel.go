@@ -45,6 +45,14 @@ type adoptShAdoption struct {
 	Pad        [1]uint8
 }
 
+type adoptShLeave uint32
+
+const (
+	adoptShLeaveSH_LEAVE_NOT      adoptShLeave = 0
+	adoptShLeaveSH_LEAVE_ALL      adoptShLeave = 1
+	adoptShLeaveSH_LEAVE_CONNECTS adoptShLeave = 2
+)
+
 type adoptShListener struct {
 	_     structs.HostLayout
 	Netns uint32
@@ -66,7 +74,7 @@ type adoptShPass struct {
 	Count     uint8
 	Blind     uint8
 	Callbacks uint8
-	Release   uint8
+	Leave     uint8
 	Pad       [4]uint8
 }
 
@@ -122,6 +130,7 @@ const (
 	adoptVarHz              = "hz"
 	adoptVarUnusedAdoption  = "unused_adoption"
 	adoptVarUnusedFlags     = "unused_flags"
+	adoptVarUnusedLeave     = "unused_leave"
 	adoptVarUnusedOutcome   = "unused_outcome"
 	adoptVarUnusedPrefix    = "unused_prefix"
 	adoptVarUnusedRefusal   = "unused_refusal"
@@ -197,6 +206,7 @@ type adoptVariableSpecs struct {
 	Hz              *ebpf.VariableSpec `ebpf:"hz"`
 	UnusedAdoption  *ebpf.VariableSpec `ebpf:"unused_adoption"`
 	UnusedFlags     *ebpf.VariableSpec `ebpf:"unused_flags"`
+	UnusedLeave     *ebpf.VariableSpec `ebpf:"unused_leave"`
 	UnusedOutcome   *ebpf.VariableSpec `ebpf:"unused_outcome"`
 	UnusedPrefix    *ebpf.VariableSpec `ebpf:"unused_prefix"`
 	UnusedRefusal   *ebpf.VariableSpec `ebpf:"unused_refusal"`
@@ -254,6 +264,7 @@ type adoptVariables struct {
 	Hz              *ebpf.Variable `ebpf:"hz"`
 	UnusedAdoption  *ebpf.Variable `ebpf:"unused_adoption"`
 	UnusedFlags     *ebpf.Variable `ebpf:"unused_flags"`
+	UnusedLeave     *ebpf.Variable `ebpf:"unused_leave"`
 	UnusedOutcome   *ebpf.Variable `ebpf:"unused_outcome"`
 	UnusedPrefix    *ebpf.Variable `ebpf:"unused_prefix"`
 	UnusedRefusal   *ebpf.Variable `ebpf:"unused_refusal"`

@@ -24,6 +24,8 @@ type attempt struct {
 	fd     int
 	remote netip.AddrPort
 	began  time.Time
+	// underWay is the user timeout in ms as it was when connect() had begun.
+	underWay int
 }
 
 // try begins to connect without waiting. Mapped connects an AF_INET6 socket to an
@@ -66,6 +68,7 @@ func (a *attempt) connect(family int) {
 	if !errors.Is(err, unix.EINPROGRESS) {
 		a.t.Fatalf("connect to %s: %v, want it under way", a.remote, err)
 	}
+	a.underWay = a.userTimeout()
 }
 
 func (a *attempt) get(level, option int) int {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -25,6 +27,9 @@ import (
 
 // connectBound is that of connectPolicy.
 const connectBound = 1500 * time.Millisecond
+
+// tick is by how much sooner the kernel may count it as over, which counts in ticks.
+const tick = 10 * time.Millisecond
 
 // connectPolicy names the second server, too, and leaves connect() to it alone.
 const connectPolicy = slowPolicy + `
@@ -71,13 +76,13 @@ func TestConnectBound(t *testing.T) {
 		all = append(all, try(t, b.Client, six, false, nil), try(t, b.Client, four, true, nil))
 	}
 	for i, a := range all {
-		if ut := a.userTimeout(); ut != int(connectBound.Milliseconds()) {
+		if ut := a.underWay; ut != int(connectBound.Milliseconds()) {
 			t.Errorf("%d: while it connects the user timeout is %d ms", i, ut)
 		}
 	}
 	for i, a := range all {
 		err, took := a.ended(connectBound + late)
-		if !errors.Is(err, unix.ETIMEDOUT) || took < connectBound {
+		if !errors.Is(err, unix.ETIMEDOUT) || took < connectBound-tick {
 			t.Errorf("%d: connect ended with %v after %s, want ETIMEDOUT after %s", i, err, took, connectBound)
 		}
 		if ut := a.userTimeout(); ut != 0 {
@@ -86,7 +91,7 @@ func TestConnectBound(t *testing.T) {
 	}
 	select {
 	case err := <-waits:
-		if took := time.Since(began); !errors.Is(err, unix.ETIMEDOUT) || took < connectBound {
+		if took := time.Since(began); !errors.Is(err, unix.ETIMEDOUT) || took < connectBound-tick {
 			t.Errorf("a connect that waits ended with %v after %s", err, took)
 		}
 	case <-time.After(connectBound + late):
@@ -310,23 +315,77 @@ func TestConnectUnnamed(t *testing.T) {
 		a.wantOptions(want)
 		wantNoFaults(t, b.Programs)
 	})
-	t.Run("leave", func(t *testing.T) {
-		b := loadertest.New(t, patient("tighten"))
-		loadertest.Need(t, b.Programs, kernel.Adopt)
-		at, _ := hole(t, b.Lab, b.ServerAddr4)
-		a := try(t, b.Client, at, false, setup)
-		if got := a.userTimeout(); got != 20_000 {
-			t.Fatalf("while it connects the user timeout is %d ms", got)
+	for name, o := range map[string]loader.AdoptOptions{"leave": {Release: true}, "leave of connects": {Connects: true}} {
+		t.Run(name, func(t *testing.T) { takesLeave(t, o, setup, own) })
+	}
+}
+
+// takesLeave tries a pass that takes leave.
+func takesLeave(t *testing.T, o loader.AdoptOptions, setup func(*attempt), own int) {
+	b := loadertest.New(t, patient("tighten"))
+	loadertest.Need(t, b.Programs, kernel.Adopt)
+	open, _ := labtest.Pair(t, b.Lab, 0)
+	at, _ := hole(t, b.Lab, b.ServerAddr4)
+	a := try(t, b.Client, at, false, setup)
+	if got := a.userTimeout(); got != 20_000 {
+		t.Fatalf("while it connects the user timeout is %d ms", got)
+	}
+	told := 0
+	err := b.Client.Do(func() error {
+		_, err := b.Programs.Adopt(o, func(loader.Adoption) error {
+			told++
+			return nil
+		})
+		return err
+	})
+	if err != nil || a.userTimeout() != own {
+		t.Errorf("take leave: %v, the user timeout is %d ms", err, a.userTimeout())
+	}
+	if o.Connects {
+		wantOptions(t, "one that is open", open, slow)
+		if told != 0 {
+			t.Errorf("told of %d", told)
 		}
+	}
+	wantNoFaults(t, b.Programs)
+}
+
+// The bound of connect() that the kernel sets after the connection was made, for an
+// application that set its own just before, is not taken for its wish.
+func TestConnectLate(t *testing.T) {
+	b := newPinBed(t)
+	a := b.start(t, loader.LoadPinned, patient("tighten"))
+	loadertest.Need(t, a.Programs, kernel.Adopt)
+	c := b.dial(t, false)
+	// Without the program that hears it the option is set as the kernel would then.
+	l, err := link.LoadPinnedLink(filepath.Join(b.dir, "setsockopt"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Detach(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for i, set := range []int{20_000, 19_000} {
+		app := time.Duration(i) * 19 * time.Second // the second is the application's own
+		labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, set)
+		var told []loader.Adoption
 		err := b.Client.Do(func() error {
-			_, err := b.Programs.Adopt(loader.AdoptOptions{Release: true}, func(loader.Adoption) error { return nil })
+			_, err := a.Adopt(loader.AdoptOptions{Budget: plenty}, func(one loader.Adoption) error {
+				told = append(told, one)
+				return nil
+			})
 			return err
 		})
-		if err != nil || a.userTimeout() != own {
-			t.Errorf("take leave: %v, the user timeout is %d ms", err, a.userTimeout())
+		if err != nil || len(told) != 1 || told[0].Outcome != loader.Drifted {
+			t.Fatalf("%d ms: told %+v (%v)", set, told, err)
 		}
-		wantNoFaults(t, b.Programs)
-	})
+		if rec, _ := b.record(t, a.Programs, c); rec.App.UserTimeout != app {
+			t.Errorf("%d ms: remembered of the application: %+v", set, rec.App)
+		}
+		if app == 0 {
+			wantOptions(t, "repaired", c, slow)
+		}
+	}
 }
 
 // Who accepts a connection is no concern of connect_timeout.
