@@ -8,7 +8,7 @@
 struct policy_trie {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SH_MAX_PREFIXES);
+	__uint(max_entries, SH_MAX_PREFIXES + 1); /* the canary's */
 	__type(key, struct sh_prefix);
 	__type(value, struct sh_rules);
 };

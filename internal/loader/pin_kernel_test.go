@@ -173,6 +173,22 @@ func (b *pinBed) linkIDs(t *testing.T) (ids [2]link.ID) {
 	return ids
 }
 
+// mapID is that of a map that is pinned.
+func (b *pinBed) mapID(t *testing.T, name string) ebpf.MapID {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(b.dir, name), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return id
+}
+
 // TestBoundWithoutAgent: with no agent running connections are bounded as they
 // open, and the bound is held.
 func TestBoundWithoutAgent(t *testing.T) {
@@ -213,7 +229,12 @@ func TestRestart(t *testing.T) {
 	}
 	before := b.dial(t, false)
 	rec, ok := b.record(t, a.Programs, before)
-	revision, links := a.InForce().Policy.Revision, b.linkIDs(t)
+	revision, links, maps := a.InForce().Policy.Revision, b.linkIDs(t), make(map[string]ebpf.MapID)
+	for _, name := range whole {
+		if strings.HasPrefix(name, "sh_") {
+			maps[name] = b.mapID(t, name)
+		}
+	}
 	if !ok {
 		t.Fatal("no record")
 	}
@@ -232,6 +253,11 @@ func TestRestart(t *testing.T) {
 	}
 	if got := b.linkIDs(t); got != links {
 		t.Errorf("links %v, want the same %v", got, links)
+	}
+	for name, id := range maps {
+		if got := b.mapID(t, name); got != id {
+			t.Errorf("%s is map %d, want the same %d", name, got, id)
+		}
 	}
 	if got, _ := b.record(t, a.Programs, before); got != rec {
 		t.Errorf("record %+v, want %+v", got, rec)

@@ -154,9 +154,7 @@ func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err
 	if err != nil {
 		return nil, fmt.Errorf("read sockops object: %w", err)
 	}
-	inner := spec.Maps[sockopsMapShPolicy].InnerMap.Copy()
-	inner.MaxEntries++ // the canary's
-	trie, err := ebpf.NewMap(inner)
+	trie, err := ebpf.NewMap(spec.Maps[sockopsMapShPolicy].InnerMap)
 	if err != nil {
 		return nil, fmt.Errorf("make policy trie: %w", err)
 	}
