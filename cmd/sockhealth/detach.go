@@ -76,6 +76,8 @@ func detach(ctx context.Context, e *env, dir string, restore, yes bool) (err err
 		if done, err = restored(ctx, e, pins); err != nil {
 			return err
 		}
+	} else {
+		left(e, pins)
 	}
 	if err := pins.Remove(); err != nil {
 		return err
@@ -112,15 +114,11 @@ func restored(ctx context.Context, e *env, pins *loader.Pins) (string, error) {
 	if err := p.Release(); err != nil {
 		return "", err
 	}
-	spaces, err := registry.New(p)
+	spaces, err := spacesOf(e, p)
 	if err != nil {
 		return "", err
 	}
-	defer spaces.Close()
-	if err := spaces.Refresh(); err != nil {
-		fmt.Fprintf(e.stderr, "sockhealth: some network namespaces cannot be seen, connections there keep the options that they have: %v\n", err)
-	}
-	released, pending, err := releaseAll(ctx, p, spaces.All())
+	released, pending, err := releaseAll(ctx, p, spaces)
 	if err != nil {
 		return "", err
 	}
@@ -129,6 +127,71 @@ func restored(ctx context.Context, e *env, pins *loader.Pins) (string, error) {
 		kept = fmt.Sprintf(", %d keep a part of what they have", pending)
 	}
 	return fmt.Sprintf("%d connections have back what their applications asked for%s\n", released, kept), nil
+}
+
+// spacesOf returns the namespaces that are in sight, which the caller closes.
+func spacesOf(e *env, p *loader.Programs) ([]*netns.NS, error) {
+	spaces, err := registry.New(p)
+	if err != nil {
+		return nil, err
+	}
+	defer spaces.Close()
+	if err := spaces.Refresh(); err != nil {
+		fmt.Fprintf(e.stderr, "sockhealth: some network namespaces cannot be seen, connections there keep the options that they have: %v\n", err)
+	}
+	return spaces.All(), nil
+}
+
+// left takes leave of the connections that are being made: nobody would give them
+// their own user timeout back later. Where that does not go, the programs come off
+// all the same.
+func left(e *env, pins *loader.Pins) {
+	err := leavePinned(e, pins)
+	if err != nil && !errors.Is(err, loader.ErrUnsupported) {
+		fmt.Fprintf(e.stderr, "sockhealth: connections that are being made may keep the user timeout of connect(): %v\n", err)
+	}
+}
+
+func leavePinned(e *env, pins *loader.Pins) error {
+	p, err := loader.LoadPinned(pins)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if err := p.Leave(); err != nil {
+		return err
+	}
+	spaces, err := spacesOf(e, p)
+	if err != nil {
+		return err
+	}
+	return leaveConnects(p, spaces)
+}
+
+// leaveLimit is how long that may take: a locked socket holds up a pass.
+const leaveLimit = 5 * time.Second
+
+// leaveConnects gives every connect() under way its own user timeout back, and
+// closes the handles of the namespaces.
+func leaveConnects(p *loader.Programs, spaces []*netns.NS) error {
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, ns := range spaces {
+			err := ns.Do(func() error {
+				_, err := p.Adopt(loader.AdoptOptions{Connects: true}, func(loader.Adoption) error { return nil })
+				return err
+			})
+			errs = append(errs, err, ns.Close())
+		}
+		done <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leaveLimit):
+		return errors.New("a walk over the sockets is held up")
+	}
 }
 
 // releaseAll goes over the namespaces, and closes their handles, until nothing waits any more, or too long.
@@ -157,7 +220,7 @@ func releaseAll(ctx context.Context, p *loader.Programs, spaces []*netns.NS) (re
 func releasePass(p *loader.Programs, spaces []*netns.NS) (released, pending uint64, err error) {
 	for _, ns := range spaces {
 		err := ns.Do(func() error {
-			stats, err := p.Adopt(loader.AdoptOptions{Budget: restoreBudget}, func(a loader.Adoption) error {
+			stats, err := p.Adopt(loader.AdoptOptions{Release: true, Budget: restoreBudget}, func(a loader.Adoption) error {
 				if a.Outcome == loader.Released && a.Wait == loader.WaitNone {
 					released++
 				}

@@ -17,6 +17,7 @@ import (
 func (s *service) startNamespaces() (err error) {
 	if len(s.namespaces) > 0 {
 		s.spaces = fixed(s.namespaces)
+		s.onStop(s.takeLeave)
 		return nil
 	}
 	r, err := registry.New(s.programs)
@@ -25,6 +26,7 @@ func (s *service) startNamespaces() (err error) {
 	}
 	s.onStop(r.Close)
 	s.spaces, s.registry = r, r
+	s.onStop(s.takeLeave)
 	if err := r.Refresh(); err != nil {
 		s.log.Warn("not every network namespace is in sight", "error", err) // status tells, too
 	}
@@ -32,6 +34,22 @@ func (s *service) startNamespaces() (err error) {
 		r.Watch(ctx, 0, nil)
 		return nil
 	})
+	return nil
+}
+
+// takeLeave gives each connect() under way its own user timeout back where the
+// programs come off with this process: nobody could do it later.
+func (s *service) takeLeave() error {
+	if s.pins != nil {
+		return nil
+	}
+	err := s.programs.Leave()
+	if err == nil {
+		err = leaveConnects(s.programs, s.spaces.All())
+	}
+	if err != nil && !errors.Is(err, loader.ErrUnsupported) {
+		s.log.Warn("connections that are being made may keep the user timeout of connect()", "error", err)
+	}
 	return nil
 }
 
