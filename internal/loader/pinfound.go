@@ -24,6 +24,7 @@ type found struct {
 	maps     map[string][]*ebpf.Map
 	programs []ebpf.ProgramID // of the links, and of their drafts
 	ended    bool             // the tracepoint is pinned
+	endedBy  ebpf.ProgramID   // its program; 0: unknown
 	// layout is that of the build that pinned; 0: unknown.
 	layout uint32
 }
@@ -46,7 +47,9 @@ func (p *Pins) find() (_ *found, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		f.ended = f.ended || name == endedName
+		if name == endedName {
+			f.ended, f.endedBy = true, programOf(p.path(name))
+		}
 		if strings.HasPrefix(name, draft) {
 			f.addDraft(p.path(name))
 		}
@@ -94,6 +97,20 @@ func (f *found) addDraft(path string) {
 	if info, err := l.Info(); err == nil {
 		f.programs = append(f.programs, info.Program)
 	}
+}
+
+// programOf returns the program of a pinned link, 0 where it cannot be told.
+func programOf(path string) ebpf.ProgramID {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return 0
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return 0
+	}
+	return info.Program
 }
 
 // addMaps opens the maps of a program that it has not got.

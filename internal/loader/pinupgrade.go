@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -28,6 +30,7 @@ func (p *Programs) upgrade() error {
 		if err := remove(p.pins.path(endedName)); err != nil {
 			return fmt.Errorf("take the tracepoint off: %w", err)
 		}
+		awaitGone(p.found.endedBy)
 	}
 	// The older is the last: one more there is where an upgrade was cut short.
 	for _, old := range p.found.others(sockopsMapShRecords, p.sockops.ShRecords) {
@@ -36,6 +39,25 @@ func (p *Programs) upgrade() error {
 		p.takeover.Lost = errors.Join(p.takeover.Lost, err)
 	}
 	return nil
+}
+
+// goneLimit is how long the kernel may take to free a link that has lost its pin: some
+// milliseconds, more where it is busy.
+const goneLimit = 2 * time.Second
+
+// awaitGone returns when a program is gone, and so is what it was attached to: the
+// kernel takes a tracepoint off some time after its last holder, and never at the
+// asking. It gives up where somebody else holds it.
+func awaitGone(id ebpf.ProgramID) {
+	for began := time.Now(); id != 0 && time.Since(began) < goneLimit; time.Sleep(time.Millisecond) {
+		prog, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if err == nil {
+			_ = prog.Close()
+		}
+	}
 }
 
 // bridge are the programs that know two maps of records.
