@@ -25,9 +25,9 @@ func (s *service) lock() (err error) {
 		return err
 	}
 	s.onStop(l.Close)
-	if l.Stranger != 0 {
+	for _, one := range l.Strangers {
 		s.log.Warn("the cgroup is locked by a process that is no agent: another agent would not be noticed",
-			"cgroup", s.cgroup, "pid", l.Stranger)
+			"cgroup", one.Dir, "pid", one.PID)
 	}
 	if s.opts.noPin {
 		return nil

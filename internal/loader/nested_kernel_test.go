@@ -36,7 +36,7 @@ func TestNestedAgents(t *testing.T) {
 		_, err := loader.LockCgroup(two[1], false)
 		wantHolder(t, err, holder.Process.Pid)
 		lock, err := loader.LockCgroup(beside, false)
-		if err != nil || lock.Stranger != 0 {
+		if err != nil || len(lock.Strangers) != 0 {
 			t.Fatalf("beside it: %+v, %v", lock, err)
 		}
 		lock.Close()
@@ -46,13 +46,13 @@ func TestNestedAgents(t *testing.T) {
 	holder := child(t, "hold", loadertest.BPFFS(t), above)
 	holder.await(t, "held")
 	nested, err := loader.LockCgroup(under, true)
-	if err != nil || nested.Stranger != 0 {
+	if err != nil || len(nested.Strangers) != 0 {
 		t.Fatalf("nested: %+v, %v", nested, err)
 	}
 	defer nested.Close()
 	holder.kill()
 	again, err := loader.LockCgroup(above, false)
-	if err != nil || again.Stranger != 0 {
+	if err != nil || len(again.Strangers) != 0 {
 		t.Fatalf("above one that is nested: %+v, %v", again, err)
 	}
 	again.Close()

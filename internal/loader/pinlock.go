@@ -18,9 +18,15 @@ import (
 type Lock struct {
 	f     *os.File
 	above []*os.File // locked together with others', against one that works there
-	// Stranger is the pid of a process that holds the lock and is no agent: it
-	// lacks the privileges of one. The cgroup is not locked then. 0: none does.
-	Stranger int
+	// Strangers are processes that hold a lock and are no agents: they lack the
+	// privileges of one. Those directories are not locked then.
+	Strangers []Stranger
+}
+
+// Stranger is a process that holds the lock of a directory, and is no agent.
+type Stranger struct {
+	PID int
+	Dir string
 }
 
 // LockCgroup locks a cgroup v2 directory, and keeps others from working on those
@@ -74,7 +80,7 @@ func (l *Lock) lockAbove(path string) error {
 func (l *Lock) take(f *os.File, how int) error {
 	err := takeLock(f, how)
 	if held := new(HeldError); errors.As(err, &held) && held.PID != 0 && !mayBeAgent(held.PID) {
-		l.Stranger = held.PID
+		l.Strangers = append(l.Strangers, Stranger{PID: held.PID, Dir: f.Name()})
 		return nil
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestTwoAgents(t *testing.T) {
 	// With the holder the locks go, however it ends.
 	holder.kill()
 	lock, err := loader.LockCgroup(b.cgroup.Path, false)
-	if err != nil || lock.Stranger != 0 {
+	if err != nil || len(lock.Strangers) != 0 {
 		t.Fatalf("%+v, %v", lock, err)
 	}
 	if err := lock.Close(); err != nil {
@@ -61,11 +62,17 @@ func TestStranger(t *testing.T) {
 	c := labtest.Cgroup(t)
 	nobody := child(t, "flock", c.Path)
 	nobody.await(t, "held")
-	lock, err := loader.LockCgroup(c.Path, false)
-	if err != nil || lock.Stranger != nobody.Process.Pid {
-		t.Fatalf("%+v, %v", lock, err)
+	below := filepath.Join(c.Path, "below")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	lock.Close()
+	for _, path := range []string{c.Path, below} {
+		lock, err := loader.LockCgroup(path, false)
+		if want := (loader.Stranger{PID: nobody.Process.Pid, Dir: c.Path}); err != nil || !slices.Contains(lock.Strangers, want) {
+			t.Fatalf("%s: %+v, %v, want %+v", path, lock, err, want)
+		}
+		lock.Close()
+	}
 }
 
 // TestAttachedElsewhere: programs that are pinned in another directory are not
