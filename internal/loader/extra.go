@@ -75,8 +75,11 @@ func (p *Programs) LoadAll() {
 	for _, f := range append(Features(), kernel.Adopt, kernel.SocketCgroup) {
 		_ = p.Lacks(f) // it says so again to whoever needs it
 	}
-	_, _ = p.holders.get(p.loadHolderWalks)
-	p.types = new(Types)
+	if done, ok := p.use(); ok {
+		defer done()
+		_, _ = p.holders.get(p.loadHolderWalks)
+		p.types = new(Types)
+	}
 }
 
 // Lacks returns why the kernel does not give a feature, nil where it does. The

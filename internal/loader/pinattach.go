@@ -41,11 +41,7 @@ func (p *Programs) attachPinned(cgroup string) error {
 		return err
 	}
 	if p.hadEnded && p.Lacks(kernel.Adopt) == nil {
-		a, err := p.adopter()
-		if err == nil {
-			err = a.watch(p)
-		}
-		if err != nil {
+		if err := p.watchAgain(); err != nil {
 			return err
 		}
 	}
@@ -59,6 +55,20 @@ func (p *Programs) attachPinned(cgroup string) error {
 		}
 	}
 	return errors.Join(p.tidy(), p.Beat())
+}
+
+// watchAgain attaches the tracepoint that the agent before had.
+func (p *Programs) watchAgain() error {
+	done, ok := p.use()
+	if !ok {
+		return fmt.Errorf("attach tracepoint: %w", ErrClosed)
+	}
+	defer done()
+	a, err := p.adopter()
+	if err != nil {
+		return err
+	}
+	return a.watch(p)
 }
 
 // takeLinks swaps the program of each link that is at the cgroup, and attaches
