@@ -81,8 +81,6 @@ func examine(ask func(*plan) (string, error)) (out []Check) {
 var substitutes = map[string]string{
 	"inet_diag": kernel.Scan.String(), kernel.Scan.String(): "inet_diag",
 	"destroy": kernel.BPFDestroy.String(), kernel.BPFDestroy.String(): "destroy",
-	// A tracepoint tells what sockops does not.
-	kernel.AdoptEvents.String(): kernel.Adopt.String(),
 }
 
 // unneeded finds the checks that failed and whose substitute works.

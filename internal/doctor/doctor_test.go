@@ -132,3 +132,11 @@ func TestUnneeded(t *testing.T) {
 		}
 	}
 }
+
+// Adoption does not do all that its events would: stalls are not told without them.
+func TestAdoptEventsNeeded(t *testing.T) {
+	got := unneeded([]Check{{Name: kernel.Adopt.String(), Status: Works}, {Name: kernel.AdoptEvents.String(), Status: Degraded}})
+	if got[1].Status != Degraded {
+		t.Errorf("%+v", got)
+	}
+}
