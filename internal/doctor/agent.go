@@ -73,10 +73,11 @@ func ownNamespaceNow(*Agent) (string, error) {
 	return "entered its own", here(func(ns *netns.NS) error { return ns.Do(func() error { return nil }) })
 }
 
-// inetDiagNow asks for the sockets of a port that none has.
+// inetDiagNow asks for the listeners of a port that none has: the table of connections,
+// which may be large, is not walked.
 func inetDiagNow(*Agent) (string, error) {
 	return "lists sockets", diag(func(c *sockdiag.Conn) error {
-		return c.List(sockdiag.Filter{RemotePort: 1}, func(sockdiag.Socket) error { return nil })
+		return c.List(sockdiag.Filter{States: sockdiag.States(conn.Listen), RemotePort: 1}, func(sockdiag.Socket) error { return nil })
 	})
 }
 

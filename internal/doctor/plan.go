@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ type plan struct {
 
 // plans are the checks beyond the requirements, in an order in which each stands
 // on those before it.
-func plans() []plan { return append(groundPlans(), socketPlans()...) }
+func plans() []plan { return slices.Concat(groundPlans(), lookPlans(), actPlans(), adoptPlans()) }
 
 // groundPlans are about the machine, and make what the others stand on.
 func groundPlans() []plan {
@@ -64,8 +65,8 @@ func groundPlans() []plan {
 	}
 }
 
-// socketPlans are about what is done with sockets.
-func socketPlans() []plan {
+// lookPlans are about finding sockets and seeing them.
+func lookPlans() []plan {
 	return []plan{
 		{
 			name: "inet_diag", try: inetDiag, now: inetDiagNow,
@@ -87,6 +88,12 @@ func socketPlans() []plan {
 			lost:   "siblings of a dead connection are not judged, and sockets cannot be listed",
 			remedy: runLinux(kernel.Scan),
 		},
+	}
+}
+
+// actPlans are about what is done with them.
+func actPlans() []plan {
+	return []plan{
 		{
 			name: kernel.Hold.String(), try: hold, now: has(kernel.Hold),
 			lost:   "the full hold on what applications set: " + kernel.Hold.Without(),
@@ -117,6 +124,12 @@ func socketPlans() []plan {
 			lost:   "dead connections are found and not closed; the kernel's bound ends them",
 			remedy: runLinux(kernel.BPFDestroy) + ", or one with CONFIG_INET_DIAG_DESTROY=y",
 		},
+	}
+}
+
+// adoptPlans are about connections that were not seen to open.
+func adoptPlans() []plan {
+	return []plan{
 		{
 			name: kernel.Adopt.String(), try: adopt, now: has(kernel.Adopt),
 			lost:   kernel.Adopt.Without(),
