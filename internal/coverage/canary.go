@@ -89,7 +89,7 @@ func canary(ctx context.Context, cgroup string) (saw canarySaw, err error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{"sockhealth", CanaryCommand}
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = canaryWithin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	ready, err := cmd.StdinPipe()

@@ -243,7 +243,7 @@ func TestScanFickle(t *testing.T) {
 		inside, _ = labtest.Pair(t, c.Lab, 0)
 		drifted, _ = labtest.Pair(t, c.Lab, 0)
 	})
-	unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
+	loadertest.Unlink(t, c.cgroup, ebpf.AttachCGroupSetsockopt)
 	labtest.Setsockopt(t, drifted, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
 	for _, tc := range []struct {
 		looks                    int

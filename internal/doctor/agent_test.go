@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
@@ -52,7 +51,7 @@ func TestRunningAgent(t *testing.T) {
 
 	hidden = errors.New("two are out of sight")
 	a.want(t, "namespaces", Degraded, "two are out of sight; lost: ")
-	id := yields(t, outer.Path)
+	id := exclusive(t, outer.Path) // ours were there before: it keeps them from nothing
 	a.want(t, "foreign_programs", Degraded, fmt.Sprintf("sockops program %d (\"theirs\") at %q does not run for sockets in cgroup %q", id, outer.Path, inner))
 	if err := os.Remove(inner); err != nil {
 		t.Fatal(err)
@@ -80,8 +79,8 @@ func (a *Agent) want(t *testing.T, name string, status Status, fault string) {
 	}
 }
 
-// yields attaches a sockops program that gives way to those below.
-func yields(t *testing.T, cgroup string) ebpf.ProgramID {
+// exclusive attaches a sockops program that allows none below.
+func exclusive(t *testing.T, cgroup string) ebpf.ProgramID {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "theirs", Type: ebpf.SockOps, License: "GPL",
@@ -97,7 +96,7 @@ func yields(t *testing.T, cgroup string) ebpf.ProgramID {
 	}
 	defer dir.Close()
 	err = link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: int(dir.Fd()), Program: prog, Attach: ebpf.AttachCGroupSockOps, Flags: unix.BPF_F_ALLOW_OVERRIDE,
+		Target: int(dir.Fd()), Program: prog, Attach: ebpf.AttachCGroupSockOps,
 	})
 	if err != nil {
 		t.Fatal(err)

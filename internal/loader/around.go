@@ -26,10 +26,13 @@ type Foreign struct {
 	Yields bool
 	// Here says that it is at the cgroup asked about, and not above.
 	Here bool
+	// Passed says that the kernel does not ask it whether ours may be attached: it is
+	// above the nearest that is asked, or ours are attached already, and it came later.
+	Passed bool
 }
 
 // Bars reports whether ours cannot be attached because of it.
-func (f *Foreign) Bars() bool { return !f.Shares && (f.Here || !f.Yields) }
+func (f *Foreign) Bars() bool { return !f.Shares && !f.Passed && (f.Here || !f.Yields) }
 
 // Silenced reports whether it does not run for the sockets of our cgroup once ours
 // are attached there.
@@ -77,21 +80,20 @@ func Around(cgroup string) ([]Foreign, error) {
 		return nil, fmt.Errorf("look above cgroup %q: %w", cgroup, err)
 	}
 	var out []Foreign
+	passed := make(map[string]bool) // by kind, as hierarchy_allows_attach() goes
 	for i, dir := range dirs {
-		here, err := foreignAt(dir)
+		here, err := foreignAt(dir, i == 0, passed)
 		if err != nil {
 			return nil, err
-		}
-		for k := range here {
-			here[k].Here = i == 0
 		}
 		out = append(out, here...)
 	}
 	return out, nil
 }
 
-// foreignAt returns those that are attached to one cgroup.
-func foreignAt(path string) (out []Foreign, err error) {
+// foreignAt returns those that are attached to one cgroup: here, or above it. passed
+// says of which kinds the kernel looked no further, and is brought up to date.
+func foreignAt(path string, here bool, passed map[string]bool) (out []Foreign, err error) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("look for programs at cgroup %q: %w", path, err)
@@ -102,13 +104,20 @@ func foreignAt(path string) (out []Foreign, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("ask for the %s programs at cgroup %q: %w", a.name, path, err)
 		}
+		shares, before := flags&unix.BPF_F_ALLOW_MULTI != 0, len(out)
 		for _, id := range ids {
 			if name, foreign := foreignName(id); foreign {
 				out = append(out, Foreign{
-					Kind: a.name, ID: id, Name: name, Cgroup: path,
-					Shares: flags&unix.BPF_F_ALLOW_MULTI != 0, Yields: flags&unix.BPF_F_ALLOW_OVERRIDE != 0,
+					Kind: a.name, ID: id, Name: name, Cgroup: path, Here: here, Passed: passed[a.name],
+					Shares: shares, Yields: flags&unix.BPF_F_ALLOW_OVERRIDE != 0,
 				})
 			}
+		}
+		switch ours := len(ids) > len(out)-before; {
+		case here:
+			passed[a.name] = ours
+		case shares || len(ids) > 0:
+			passed[a.name] = true
 		}
 	}
 	return out, nil

@@ -231,6 +231,34 @@ func TestAround(t *testing.T) {
 	}
 }
 
+// TestAroundPassed: the nearest above decides for those above it.
+func TestAroundPassed(t *testing.T) {
+	outer := labtest.Cgroup(t).Path
+	middle := below(t, outer)
+	inner := filepath.Join(middle, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nearest, _ := foreignSockops(t, middle, unix.BPF_F_ALLOW_MULTI)
+	defer nearest()
+	// That it is exclusive keeps none from below who were let in before, nor who come
+	// by way of those.
+	detach, id := foreignSockops(t, outer, 0)
+	defer detach()
+	around, err := loader.Around(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range around {
+		if f.ID == id && (f.Bars() || !f.Silenced()) {
+			t.Errorf("found %+v", f)
+		}
+	}
+	if err := loadertest.Load(t).Attach(inner); err != nil {
+		t.Error(err)
+	}
+}
+
 // effective returns how many sockops programs run for the sockets of a cgroup.
 func effective(t *testing.T, cgroup string) (int, error) {
 	const queryEffective = 1 // BPF_F_QUERY_EFFECTIVE

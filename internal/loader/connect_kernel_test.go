@@ -354,7 +354,7 @@ func takesLeave(t *testing.T, o loader.AdoptOptions, setup func(*attempt), own i
 // application that set its own just before, is not taken for its wish.
 func TestConnectLate(t *testing.T) {
 	b := newPinBed(t)
-	a := b.start(t, loader.LoadPinned, patient("tighten"))
+	a := b.start(t, loadPinned, patient("tighten"))
 	loadertest.Need(t, a.Programs, kernel.Adopt)
 	c := b.dial(t, false)
 	// Without the program that hears it the option is set as the kernel would then.

@@ -599,7 +599,7 @@ func TestCgroupRemoved(t *testing.T) {
 	wantOptions(t, "after the start", b.dial(t, false), fast)
 }
 
-// loadPinned is loader.LoadPinned with the types that all tests share.
+// loadPinned is loadPinned with the types that all tests share.
 func loadPinned(pins *loader.Pins) (*loader.Programs, error) {
 	return loader.LoadPinned(pins, loadertest.Types())
 }
