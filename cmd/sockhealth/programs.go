@@ -29,6 +29,12 @@ func (s *service) lock() (err error) {
 		s.log.Warn("the cgroup is locked by a process that is no agent: another agent would not be noticed",
 			"cgroup", one.Dir, "pid", one.PID)
 	}
+	for _, one := range l.Beside {
+		if len(s.opts.netns) == 0 {
+			s.log.Warn("another agent works on a cgroup beside this one, and each may adopt the connections of both: give each network namespaces of its own (--netns)",
+				"pid", one.PID, "below", one.Dir)
+		}
+	}
 	if s.opts.noPin {
 		return nil
 	}

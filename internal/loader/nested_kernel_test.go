@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,9 @@ func TestNestedAgents(t *testing.T) {
 		lock, err := loader.LockCgroup(beside, false)
 		if err != nil || len(lock.Strangers) != 0 {
 			t.Fatalf("beside it: %+v, %v", lock, err)
+		}
+		if common := filepath.Dir(beside); !slices.Contains(lock.Beside, loader.Stranger{PID: holder.Process.Pid, Dir: common}) {
+			t.Errorf("beside it: %+v, want %d, both below %s", lock.Beside, holder.Process.Pid, common)
 		}
 		lock.Close()
 		holder.kill()

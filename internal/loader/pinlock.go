@@ -21,9 +21,12 @@ type Lock struct {
 	// Strangers are processes that hold a lock and are no agents: they lack the
 	// privileges of one. Those directories are not locked then.
 	Strangers []Stranger
+	// Beside are agents on cgroups beside this one, each with the nearest directory
+	// that is above both. PID is 0 where theirs cannot be seen from here.
+	Beside []Stranger
 }
 
-// Stranger is a process that holds the lock of a directory, and is no agent.
+// Stranger is another process that holds the lock of a directory.
 type Stranger struct {
 	PID int
 	Dir string
@@ -71,8 +74,20 @@ func (l *Lock) lockAbove(path string) error {
 		if err := l.take(f, unix.LOCK_SH); err != nil {
 			return fmt.Errorf("lock cgroup %q, above %q: %w", dir, path, err)
 		}
+		l.noteBeside(f)
 	}
 	return nil
+}
+
+// noteBeside notes the agents that have locked a directory above theirs, which is
+// above ours, too.
+func (l *Lock) noteBeside(f *os.File) {
+	for _, pid := range lockHolders(f) {
+		known := slices.ContainsFunc(l.Beside, func(b Stranger) bool { return b.PID == pid })
+		if pid != os.Getpid() && !known && (pid == 0 || mayBeAgent(pid)) {
+			l.Beside = append(l.Beside, Stranger{PID: pid, Dir: f.Name()})
+		}
+	}
 }
 
 // take takes one lock, or notes the stranger who has it: whoever may open the
@@ -131,12 +146,7 @@ func takeLock(f *os.File, how int) error {
 // lockHolder returns the process that /proc/locks names, the first of several that
 // may be an agent; 0 where it names none.
 func lockHolder(f *os.File) int {
-	var st unix.Stat_t
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil {
-		return 0
-	}
-	holders := lockedBy(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+	holders := lockHolders(f)
 	if i := slices.IndexFunc(holders, func(pid int) bool { return pid == 0 || mayBeAgent(pid) }); i >= 0 {
 		return holders[i]
 	}
@@ -144,6 +154,16 @@ func lockHolder(f *os.File) int {
 		return holders[0]
 	}
 	return 0
+}
+
+// lockHolders returns all that /proc/locks names; 0: one that cannot be seen from here.
+func lockHolders(f *os.File) []int {
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil {
+		return nil
+	}
+	return lockedBy(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
 }
 
 // lockedBy finds who has a lock by flock(2), in the format of /proc/locks:
