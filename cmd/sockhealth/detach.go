@@ -153,7 +153,7 @@ func left(e *env, pins *loader.Pins) {
 }
 
 func leavePinned(e *env, pins *loader.Pins) error {
-	p, err := loader.LoadPinned(pins)
+	p, err := loader.LoadPinned(pins, nil)
 	if err != nil {
 		return err
 	}

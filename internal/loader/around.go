@@ -162,19 +162,31 @@ func upwards(cgroup string) ([]string, error) {
 	return out, nil
 }
 
+// progQuery is union bpf_attr of BPF_PROG_QUERY. It has room for the last field that
+// any kernel writes, the revision: newer ones do so whatever size they are told.
+type progQuery struct {
+	target, typ, queryFlags, attachFlags uint32
+	ids                                  unsafe.Pointer
+	count, pad                           uint32
+	// Left at 0: not every kernel knows them.
+	attachFlagsOf, linkIDs, linkFlags, revision uint64
+}
+
+func (q *progQuery) ask() unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(q)), unsafe.Sizeof(*q))
+	return errno
+}
+
 // attachedTo returns the programs of a type that are attached to a cgroup itself,
 // and how: BPF_F_ALLOW_MULTI, BPF_F_ALLOW_OVERRIDE, or neither. With
 // BPF_F_QUERY_EFFECTIVE it returns those that run for its sockets, and not how.
 func attachedTo(fd int, typ ebpf.AttachType, query uint32) (ids []ebpf.ProgramID, flags uint32, err error) {
 	for n := 64; ; n *= 2 {
 		ids = make([]ebpf.ProgramID, n)
-		// union bpf_attr of BPF_PROG_QUERY, as far as every kernel has it.
-		attr := struct {
-			target, typ, queryFlags, attachFlags uint32
-			ids                                  unsafe.Pointer
-			count, pad                           uint32
-		}{target: uint32(fd), typ: uint32(typ), queryFlags: query, ids: unsafe.Pointer(&ids[0]), count: uint32(n)}
-		_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		attr := progQuery{
+			target: uint32(fd), typ: uint32(typ), queryFlags: query, ids: unsafe.Pointer(&ids[0]), count: uint32(n),
+		}
+		errno := attr.ask()
 		if errno == unix.ENOSPC {
 			continue
 		}
