@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
 // takeKernels is bothWays with the kernel's own connections managed.
@@ -56,7 +58,12 @@ type mounted struct{ local, remote netip.AddrPort }
 // mountSMB lets the kernel connect to a server that never answers.
 func mountSMB(t *testing.T, a *adoption) mounted {
 	t.Helper()
-	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	return mountFrom(t, a, labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0)), func() {})
+}
+
+// mountFrom is mountSMB from that server; during is called once the kernel is at it.
+func mountFrom(t *testing.T, a *adoption, ln *net.TCPListener, during func()) mounted {
+	t.Helper()
 	at := labtest.Addr(ln.Addr())
 	dir, done := t.TempDir(), make(chan error, 1)
 	go func() {
@@ -80,6 +87,7 @@ func mountSMB(t *testing.T, a *adoption) mounted {
 		}
 		<-done
 	})
+	during()
 	select {
 	case c := <-accepted:
 		accepted <- c
@@ -154,6 +162,50 @@ func TestKernelsOwn(t *testing.T) {
 		}
 	})
 	wantNoFaults(t, a.Programs)
+}
+
+// TestKernelsConnect: one that the policy names no more when it is made has lost the
+// bound of connect(). (The kernel gives up after 5 s.)
+func TestKernelsConnect(t *testing.T) {
+	labtest.NeedModule(t, "cifs")
+	a, _ := within(t, false)
+	a.setPolicy(t, strings.Replace(takeKernels, "kernel_sockets: manage", "kernel_sockets: manage\n  connect_timeout: 20s", 1))
+	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	fault := labtest.Fault(t)(a.DropC2S(labtest.Addr(ln.Addr()).Port()))
+	m := mountFrom(t, a, ln, func() {
+		var local netip.AddrPort
+		labtest.Eventually(t, late, func() bool {
+			local = connecting(t, a, labtest.Addr(ln.Addr()))
+			return local.IsValid()
+		}, "the kernel connects")
+		if s := snapshot(t, a.Programs, a.Client, local, labtest.Addr(ln.Addr())); s.Options.UserTimeout != 20*time.Second {
+			t.Errorf("while it connects: %+v", s)
+		}
+		a.setPolicy(t, bothWays)
+		labtest.Heal(t, fault)
+	})
+	if s := snapshot(t, a.Programs, a.Client, m.local, m.remote); s.HasRecord || s.Options.UserTimeout != 0 {
+		t.Errorf("when it is made: %+v", s)
+	}
+	wantNoFaults(t, a.Programs)
+}
+
+// connecting is the address from which somebody connects to that server; zero: nobody.
+func connecting(t *testing.T, a *adoption, to netip.AddrPort) (from netip.AddrPort) {
+	t.Helper()
+	c, err := sockdiag.Dial(a.Client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	err = c.List(sockdiag.Filter{States: sockdiag.States(conn.SynSent), RemotePort: to.Port()}, func(s sockdiag.Socket) error {
+		from = s.ID.Local
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from
 }
 
 // TestKernelsServer: so is one that a server in the kernel has accepted, whether it
