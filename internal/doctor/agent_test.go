@@ -44,7 +44,8 @@ func TestRunningAgent(t *testing.T) {
 		t.Fatalf("%d checks, doctor has %d", len(checks), len(examined))
 	}
 	for i, c := range checks {
-		if d := examined[i]; c.Name != d.Name || c.Name != "namespaces" && c.Status != d.Status || (c.Fault() != "") != labtest.Without(c.Name) {
+		fault := labtest.Without(c.Name) && c.Status != Unneeded // or another does what it would
+		if d := examined[i]; c.Name != d.Name || c.Name != "namespaces" && c.Status != d.Status || (c.Fault() != "") != fault {
 			t.Errorf("%+v at fault %q, doctor says %+v", c, c.Fault(), d)
 		}
 	}
