@@ -59,20 +59,6 @@ func startApp(t *testing.T, cmd *exec.Cmd, ns *netns.NS, cgroup *lab.Cgroup) *ap
 	return a
 }
 
-// accept takes the listener's next connection, which an application opens that may
-// take its time to start.
-func accept(t *testing.T, ln *net.TCPListener) *net.TCPConn {
-	t.Helper()
-	if err := ln.SetDeadline(time.Now().Add(late)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := ln.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // want waits for the next line.
 func (a *app) want(t *testing.T, line string) {

@@ -151,7 +151,7 @@ func (k *killer) inJudgement(t *testing.T, a *agent) {
 	a.await(t)
 	k.seen.of(t, a)
 	suspect := labtest.Dial(t, k.Client, netip.AddrPort{}, labtest.Addr(k.mute.Addr()))
-	accept(t, k.mute)
+	labtest.AcceptWithin(t, k.mute, late)
 	fault := labtest.Fault(t)(k.Drop(lab.Match{SrcPort: 7101, DstPort: labtest.Addr(suspect.LocalAddr()).Port()}))
 	defer k.report(t, suspect)()
 	labtest.Eventually(t, late, func() bool { return k.status(t).Judgements == 1 && k.judged(t, suspect) }, "the judgement of the suspect")

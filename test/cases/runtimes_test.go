@@ -166,7 +166,7 @@ func (n *node) newApp(t *testing.T, ln *net.TCPListener, w way, command []string
 		args = []string{addr.String(), w.name}
 	}
 	a := startApp(t, n.command(t, command[0], args...), n.Client, n.cgroup)
-	a.way, a.far = w, accept(t, ln)
+	a.way, a.far = w, labtest.AcceptWithin(t, ln, late)
 	a.want(t, "set")
 	a.fd = a.socket(t, 7100)
 	return a

@@ -47,7 +47,13 @@ func Listen(t testing.TB, ns *netns.NS, addr netip.AddrPort) *net.TCPListener {
 // Accept takes the listener's next connection.
 func Accept(t testing.TB, ln *net.TCPListener) *net.TCPConn {
 	t.Helper()
-	if err := ln.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
+	return AcceptWithin(t, ln, dialTimeout)
+}
+
+// AcceptWithin is Accept for one who may take that long to connect.
+func AcceptWithin(t testing.TB, ln *net.TCPListener, limit time.Duration) *net.TCPConn {
+	t.Helper()
+	if err := ln.SetDeadline(time.Now().Add(limit)); err != nil {
 		t.Fatal(err)
 	}
 	c, err := ln.AcceptTCP()
