@@ -59,7 +59,6 @@ func startApp(t *testing.T, cmd *exec.Cmd, ns *netns.NS, cgroup *lab.Cgroup) *ap
 	return a
 }
 
-
 // want waits for the next line.
 func (a *app) want(t *testing.T, line string) {
 	t.Helper()
