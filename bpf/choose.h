@@ -26,29 +26,10 @@ static __always_inline __u8 directions(struct sh_pass *pass, const struct sh_rec
 	return rec->flags & SH_AMBIGUOUS ? SH_BOTH : rec->direction;
 }
 
-#define NO_RULE SH_MAX_RULES
-
-/* The place of the first rule whose port and direction match. */
+/* A global function: the verifier looks at what follows once, and not for each rule. */
 __noinline int rule_at(struct sh_rules *rules, __u32 port, __u32 direction)
 {
-	if (!rules)
-		return NO_RULE;
-	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
-		struct sh_rule *r = &rules->rule[i];
-
-		if (i >= rules->count)
-			return NO_RULE;
-		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
-			return i;
-	}
-	return NO_RULE;
-}
-
-/* The rule at a place that is one: the verifier does not remember. */
-static __always_inline struct sh_rule *rule_of(struct sh_rules *rules, __u32 at)
-{
-	barrier_var(at);
-	return &rules->rule[at & (SH_MAX_RULES - 1)];
+	return rules ? find_rule(rules, port, direction) : NO_RULE;
 }
 
 /*

@@ -46,18 +46,27 @@ static __always_inline struct sh_rules *find_rules(void *trie, const __u8 *addr)
 	return bpf_map_lookup_elem(trie, &key);
 }
 
-/* The first rule whose port and direction match. */
-static __always_inline struct sh_rule *find_rule(struct sh_rules *rules, __u16 port, __u8 direction)
+#define NO_RULE SH_MAX_RULES
+
+/* The place of the first rule whose port and direction match, or NO_RULE. */
+static __always_inline __u32 find_rule(struct sh_rules *rules, __u32 port, __u32 direction)
 {
 	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
 		struct sh_rule *r = &rules->rule[i];
 
 		if (i >= rules->count)
-			return NULL;
+			return NO_RULE;
 		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
-			return r;
+			return i;
 	}
-	return NULL;
+	return NO_RULE;
+}
+
+/* The rule at a place that is one: the verifier does not remember. */
+static __always_inline struct sh_rule *rule_of(struct sh_rules *rules, __u32 at)
+{
+	barrier_var(at);
+	return &rules->rule[at & (SH_MAX_RULES - 1)];
 }
 
 /* The service's port: the remote one of an outbound connection. */
