@@ -28,7 +28,8 @@ test-unit: ## Run the tests that need no privilege and no kernel feature
 	$(GO) test -count=1 -short ./...
 
 # Needs qemu-system-x86 (qemu-system-arm for arm64), busybox-static, cpio, kmod,
-# xz-utils and zstd, and neither root nor KVM.
+# xz-utils and zstd, what the tests run there (gcc, libc6-dev, runc), and neither root
+# nor KVM.
 vm: vm-tool ## Run every privileged test under other kernels: KERNEL=5.10,6.1 RUN=pattern
 	bin/vm/vm matrix $(if $(KERNEL),--kernel $(KERNEL)) $(if $(RUN),--run '$(RUN)')
 

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/report"
 )
 
@@ -108,6 +110,8 @@ func (c *containers) listed(t *testing.T, box int) map[string]api.Socket {
 // Real containers, older than the agent, with the same addresses: adopted, named,
 // judged by reports from inside and swept, each without a trace in the other.
 func TestContainers(t *testing.T) {
+	needRunc(t)
+	loadertest.Need(t, loadertest.Load(t), kernel.Adopt)
 	c := newContainers(t)
 	c.start(t)
 	a, b := c.boxes[0], c.boxes[1]

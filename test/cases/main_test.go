@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
 // program is the variable that names the agent.
@@ -42,24 +44,13 @@ func withAgent(m *testing.M) int {
 
 // provide names the agent that stands beside the tests, or builds one.
 func provide(path string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	beside := filepath.Join(filepath.Dir(self), "sockhealth")
-	if _, err := os.Stat(beside); err == nil {
+	if beside, ok := labtest.Beside("sockhealth"); ok {
 		return os.Setenv(program, beside)
 	}
-	if out, err := build(path); err != nil {
+	build := exec.Command("go", "build", "-o", path, "github.com/sockhealth/sockhealth/cmd/sockhealth")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the agent: %w: %s", err, out)
 	}
 	return os.Setenv(program, path)
-}
-
-// build builds the agent, with further flags of go build.
-func build(path string, flags ...string) (output []byte, err error) {
-	args := append([]string{"build", "-o", path}, flags...)
-	cmd := exec.Command("go", append(args, "github.com/sockhealth/sockhealth/cmd/sockhealth")...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	return cmd.CombinedOutput()
 }

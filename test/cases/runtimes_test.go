@@ -29,6 +29,8 @@ const runtimesBound = 10 * time.Second
 type language struct {
 	name  string
 	tools []string
+	// beside is the program's name where it needs nothing else to run, "" else.
+	beside string
 	// make makes the program of testdata/runtimes ready in a folder, and returns
 	// its command line.
 	make func(t *testing.T, source, dir string) []string
@@ -43,9 +45,8 @@ type way struct {
 
 var languages = []language{
 	{
-		"go", []string{"go"}, func(t *testing.T, source, dir string) []string {
-			mustRun(t, "go", "build", "-o", filepath.Join(dir, "golang"), filepath.Join(source, "golang", "main.go"))
-			return []string{filepath.Join(dir, "golang")}
+		"go", []string{"go"}, "golang", func(t *testing.T, source, dir string) []string {
+			return []string{built(t, dir, "golang", "go", "build", "-o", filepath.Join(dir, "golang"), filepath.Join(source, "golang", "main.go"))}
 		},
 		[]way{
 			{"default", api.SocketOptions{KeepAlive: true, IdleS: 15, IntervalS: 15, Count: 9}},
@@ -55,7 +56,7 @@ var languages = []language{
 		},
 	},
 	{
-		"java", []string{"javac", "java"}, func(t *testing.T, source, dir string) []string {
+		"java", []string{"javac", "java"}, "", func(t *testing.T, source, dir string) []string {
 			mustRun(t, "javac", "-d", dir, filepath.Join(source, "Keepalive.java"))
 			return []string{"java", "-cp", dir, "Keepalive"}
 		},
@@ -66,7 +67,7 @@ var languages = []language{
 		},
 	},
 	{
-		"node", []string{"node"}, func(_ *testing.T, source, _ string) []string {
+		"node", []string{"node"}, "", func(_ *testing.T, source, _ string) []string {
 			return []string{"node", filepath.Join(source, "keepalive.js")}
 		},
 		[]way{
@@ -76,7 +77,7 @@ var languages = []language{
 		},
 	},
 	{
-		"python", []string{"python3"}, func(_ *testing.T, source, _ string) []string {
+		"python", []string{"python3"}, "", func(_ *testing.T, source, _ string) []string {
 			return []string{"python3", filepath.Join(source, "keepalive.py")}
 		},
 		[]way{
@@ -86,9 +87,8 @@ var languages = []language{
 		},
 	},
 	{
-		"c", []string{"gcc"}, func(t *testing.T, source, dir string) []string {
-			mustRun(t, "gcc", "-O2", "-Wall", "-Werror", "-o", filepath.Join(dir, "keepalive"), filepath.Join(source, "keepalive.c"))
-			return []string{filepath.Join(dir, "keepalive")}
+		"c", []string{"gcc"}, "keepalive", func(t *testing.T, source, dir string) []string {
+			return []string{built(t, dir, "keepalive", "gcc", "-O2", "-Wall", "-Werror", "-o", filepath.Join(dir, "keepalive"), filepath.Join(source, "keepalive.c"))}
 		},
 		[]way{
 			{"redis", api.SocketOptions{KeepAlive: true, IdleS: 300, IntervalS: 100, Count: 3}},
@@ -106,10 +106,26 @@ func mustRun(t *testing.T, name string, args ...string) {
 	}
 }
 
-// there reports whether a language is installed. It is not only on a machine that
-// need not have it.
+// built is a program that stands beside the tests, or else what a compiler makes.
+func built(t *testing.T, dir, name, compiler string, args ...string) string {
+	t.Helper()
+	if path, ok := labtest.Beside(name); ok {
+		return path
+	}
+	mustRun(t, compiler, args...)
+	return filepath.Join(dir, name)
+}
+
+// there reports whether a language is installed, or its program beside the tests. It
+// is neither only on a machine that need not have it.
 func (l *language) there(t *testing.T) bool {
 	t.Helper()
+	if labtest.Without(l.name) {
+		return false
+	}
+	if _, ok := labtest.Beside(l.beside); ok && l.beside != "" {
+		return true
+	}
 	for _, tool := range l.tools {
 		if _, err := exec.LookPath(tool); err == nil {
 			continue
@@ -128,9 +144,6 @@ func (l *language) there(t *testing.T) bool {
 // and the connection lives; the path is dead, and the application is told in time.
 func TestRuntimes(t *testing.T) {
 	labtest.Root(t)
-	if labtest.Without("runtimes") {
-		t.Skip("needs the languages that applications are written in")
-	}
 	source, err := filepath.Abs("testdata/runtimes")
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,7 @@
 package cases
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/test/cases/ancestor"
 )
 
 // TestUpgradeAgent: an agent whose records are shorter bounds many connections; the next
@@ -22,9 +20,6 @@ import (
 // and what bounds it, to the last that a policy which names it no more gives back.
 func TestUpgradeAgent(t *testing.T) {
 	labtest.Root(t)
-	if labtest.Without("runtimes") {
-		t.Skip("needs go, to build an agent of another layout")
-	}
 	needAdopt(t)
 	n := newNode(t, 1, beforePolicy)
 	labtest.Enter(t, n.cgroup)
@@ -81,43 +76,23 @@ func wantRecord(t *testing.T, s *api.Socket, c *live) {
 	}
 }
 
-// olderBuild builds an agent whose records are shorter: the source is this one's,
-// but for how the programs are loaded, which is as the loader's own tests do it.
+// olderBuild is an agent whose records are shorter: the one beside the tests, or one
+// that is built.
 func olderBuild(t *testing.T) string {
 	t.Helper()
-	room, err := filepath.Abs("../../internal/loader")
+	if path, ok := labtest.Beside("sockhealth-older"); ok {
+		return path
+	}
+	if labtest.Without("go") {
+		t.Skip("needs go, to build an agent of another layout")
+	}
+	module, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	loads, err := os.ReadFile(filepath.Join(room, "loader.go"))
-	older, olderErr := os.ReadFile(filepath.Join(room, "export_test.go"))
-	if err := errors.Join(err, olderErr); err != nil {
+	path := filepath.Join(t.TempDir(), "sockhealth-older")
+	if err := ancestor.Build(t.Context(), module, path); err != nil {
 		t.Fatal(err)
-	}
-	const now = "return load(&Programs{pins: pins, types: types})"
-	if strings.Count(string(loads), now) != 1 {
-		t.Fatalf("loader.go does not say %q once", now)
-	}
-	dir := t.TempDir()
-	replace := make(map[string]string)
-	for name, text := range map[string]string{
-		"loader.go": strings.Replace(string(loads), now, "return LoadOlder(pins)", 1), "older.go": string(older),
-	} {
-		replace[filepath.Join(room, name)] = filepath.Join(dir, name)
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "sockhealth-older")
-	if out, err := build(path, "-overlay", filepath.Join(dir, "overlay.json")); err != nil {
-		t.Fatalf("build an older agent: %v: %s", err, out)
 	}
 	return path
 }

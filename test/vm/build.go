@@ -16,21 +16,23 @@ type binary struct {
 	pkg  string // the tests' package, below the module; "" for the agent
 	dir  string // to run it in
 	path string
-	// beside are what it finds in its own folder.
-	beside []string
+	// beside are what it finds in its own folder, installed what it finds where this
+	// machine has it.
+	beside, installed []string
 }
 
 // with is the binary with arguments.
 func (b binary) with(args ...string) program {
-	return program{path: b.path, beside: b.beside, args: args, dir: b.dir}
+	return program{path: b.path, beside: b.beside, installed: b.installed, args: args, dir: b.dir}
 }
 
-// cases are the tests that run the agent as it is shipped.
-const cases = "test/cases"
+// cases are the tests that run the agent as it is shipped, and commands those of its
+// commands.
+const cases, commands = "test/cases", "cmd/sockhealth"
 
 // longest are the packages whose tests take longest, most of all first: each has
 // a machine of its own.
-var longest = []string{"internal/loader", cases, "cmd/sockhealth", "internal/agent", "internal/prober"}
+var longest = []string{"internal/loader", cases, commands, "internal/agent", "internal/prober"}
 
 // privileged lists the packages whose tests can reach the kernel: those that
 // link the package which enters network namespaces.

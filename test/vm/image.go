@@ -132,6 +132,11 @@ func overlay(ctx context.Context, tmp, initPath string, programs []program, spec
 				return "", err
 			}
 		}
+		for _, f := range p.installed {
+			if err := install(f, root); err != nil {
+				return "", err
+			}
+		}
 		top := moduleOf(p.dir)
 		if done[top] {
 			continue
@@ -180,6 +185,15 @@ func copyTree(top, dir, root string) error {
 		}
 		return nil
 	})
+}
+
+// install copies a file of this machine to its place below root.
+func install(path, root string) error {
+	to := filepath.Join(root, path)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return copyFile(path, to)
 }
 
 // archive packs a folder as the kernel wants it.

@@ -67,7 +67,7 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	live := &lines{w: m.out, prefix: j.label(), all: m.run != ""}
 	vm := &machine{
 		kernel: j.kernel, cache: m.cache, init: init, programs: j.runs,
-		env: append(usual(), j.env...), without: j.without, append: j.append, timeout: m.timeout,
+		env: append(usual(lacking(j.kernel.arch)), j.env...), without: j.without, append: j.append, timeout: m.timeout,
 		stdout: io.MultiWriter(log, live, &kept), stderr: log,
 	}
 	status, err = vm.run(ctx)
@@ -82,7 +82,9 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 
 // usual is what every guest's program is told: tests must run, but for those that
 // need what no guest has.
-func usual() []string { return []string{"SOCKHEALTH_MUST_RUN=1", "SOCKHEALTH_TEST_WITHOUT=runtimes"} }
+func usual(lacks string) []string {
+	return []string{"SOCKHEALTH_MUST_RUN=1", "SOCKHEALTH_TEST_WITHOUT=" + lacks}
+}
 
 // label begins each of a job's lines.
 func (j *job) label() string { return fmt.Sprintf("%-9s %-30s ", j.kernel.name, j.name) }

@@ -25,8 +25,10 @@ import (
 type program struct {
 	path   string
 	beside []string // files that it finds in its own folder
-	args   []string
-	dir    string // its working directory
+	// installed are files of this machine that it finds at the same place.
+	installed []string
+	args      []string
+	dir       string // its working directory
 }
 
 // machine is one virtual machine and what runs in it, one after the other.

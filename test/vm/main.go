@@ -113,7 +113,7 @@ func newExec(cache *string) *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false) // the program's own flags are its own
 	f.StringVar(&name, "kernel", "", "the kernel to boot")
-	f.StringArrayVar(&m.env, "env", usual(), "NAME=VALUE for the program")
+	f.StringArrayVar(&m.env, "env", usual(bare), "NAME=VALUE for the program")
 	f.StringSliceVar(&beside, "beside", nil, "files to put into the program's folder")
 	f.StringSliceVar(&m.without, "without", nil, "kernel modules to take away")
 	f.StringVar(&m.append, "append", "", "more for the kernel's command line")

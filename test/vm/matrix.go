@@ -185,8 +185,13 @@ func (m *matrix) build(ctx context.Context, arch string) ([]binary, error) {
 	err = errors.Join(
 		m.goTool(ctx, arch, args...),
 		m.goTool(ctx, arch, "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sockhealth"))
-	if i := slices.IndexFunc(out, func(b binary) bool { return b.pkg == cases }); i >= 0 {
-		out[i].beside = []string{agent.path}
+	if err != nil {
+		return nil, err
 	}
-	return append(out, agent), err
+	for i := range out {
+		if err := m.equip(ctx, arch, &out[i], &agent); err != nil {
+			return nil, err
+		}
+	}
+	return append(out, agent), nil
 }

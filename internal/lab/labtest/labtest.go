@@ -5,6 +5,7 @@ package labtest
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -40,13 +41,25 @@ func MustRun() bool {
 }
 
 // without is the variable that names, with commas, what a machine lacks on
-// purpose: "ipv6", "runtimes" (runc, and the languages that applications are written
-// in), or checks of doctor.
+// purpose: "ipv6", "runc", a language that applications are written in ("c", "go",
+// "java", "node", "python"), or checks of doctor.
 const without = "SOCKHEALTH_TEST_WITHOUT"
 
 // Without reports whether the machine lacks something on purpose.
 func Without(what string) bool {
 	return slices.Contains(strings.Split(os.Getenv(without), ","), what)
+}
+
+// Beside returns a program that stands in the same folder as the tests', where there
+// is one: a machine without compilers is given what it is to run.
+func Beside(name string) (path string, ok bool) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", false
+	}
+	path = filepath.Join(filepath.Dir(self), name)
+	st, err := os.Stat(path)
+	return path, err == nil && st.Mode().IsRegular()
 }
 
 // NeedModule loads a module of the kernel where the test has a virtual machine of its
