@@ -216,6 +216,26 @@ type Snapshot struct {
 // has not acknowledged. The kernel sends no keepalive then (kernel-facts T4).
 func (s *Snapshot) InFlight() bool { return s.WriteSeq != s.SndUna }
 
+// Unacked returns the payload bytes that were written and not acknowledged, Unsent
+// those among them that were not sent yet, not even in vain. The sequence number
+// that our FIN takes is not counted: it is the last one, and acknowledged from
+// FIN_WAIT2 on.
+func (s *Snapshot) Unacked() uint32 { return s.payload(s.WriteSeq - s.SndUna) }
+
+// Unsent is explained with Unacked.
+func (s *Snapshot) Unsent() uint32 { return s.payload(s.WriteSeq - s.SndNxt) }
+
+// payload takes our FIN from the bytes up to WriteSeq, where it stands among them.
+func (s *Snapshot) payload(n uint32) uint32 {
+	switch s.State {
+	case FinWait1, LastAck, Closing:
+		if n > 0 {
+			n--
+		}
+	}
+	return n
+}
+
 // Unread returns the bytes that wait in this host's receive queue. The
 // sequence number that a FIN takes is not counted.
 func (s *Snapshot) Unread() uint32 {

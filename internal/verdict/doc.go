@@ -5,6 +5,6 @@
 // outcome and the moment of the call in, verdict out.
 //
 // It reads no socket, sends nothing, acts on nothing, knows no clock and has
-// no state: everything it needs is in its Input, so that every decision can be
-// replayed from the evidence in the log.
+// no state: everything it needs is in its Input. The log and the events keep that
+// as a Basis, from which every decision can be made again.
 package verdict

@@ -88,6 +88,11 @@ const (
 	EndDestroyed            // SOCK_DESTROY
 )
 
+// String returns the end as the record of a verdict spells it.
+func (e End) String() string {
+	return [...]string{"", "closed", "reset", "bound", "destroyed"}[e]
+}
+
 // Look is one look at the socket.
 type Look struct {
 	// Found is false where no socket has that identity; Snapshot is then empty.
