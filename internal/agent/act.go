@@ -31,8 +31,7 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 	}
 	w.in.After = verdict.Look{Found: true, Snapshot: s}
 	// The policy may have changed since the report.
-	w.peer, w.in.Unmanaged = a.peer(&s)
-	w.rules()
+	w.under(a, &s)
 	if v = verdict.Decide(w.in); !v.Close {
 		return v, ActionNone
 	}

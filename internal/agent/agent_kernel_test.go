@@ -31,8 +31,9 @@ func TestDeadPathIdle(t *testing.T) {
 	// That a new connection to the same address works is no sign of life.
 	ln := labtest.Listen(t, b.Server, labtest.Addr(client.RemoteAddr()))
 	labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
-	r := b.judge(t, report(b.Client, client, time.Second))
+	r := b.judge(t, report(b.Client, client, 500*time.Millisecond))
 	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantDelivery(t, r, verdict.NoRequest, 0, 0)
 	if r.Policy != "server" || r.Evidence.ProbesSent < 3 || r.Duration < 1500*time.Millisecond {
 		t.Errorf("result %+v", r)
 	}
@@ -48,6 +49,7 @@ func TestDeadPathInFlight(t *testing.T) {
 	client.Write([]byte("request"))
 	r := b.judge(t, report(b.Client, client, 0))
 	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantDelivery(t, r, verdict.Unacknowledged, 7, 0)
 	wantAborted(t, client)
 }
 
@@ -59,9 +61,11 @@ func TestDeadAfterAck(t *testing.T) {
 	exchange(t, client, server)
 	client.Write([]byte("request"))
 	io.ReadFull(server, make([]byte, 7))
+	acknowledged(t, client)
 	labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
 	r := b.judge(t, report(b.Client, client, 0))
 	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantDelivery(t, r, verdict.Acknowledged, 0, 0)
 	wantAborted(t, client)
 }
 

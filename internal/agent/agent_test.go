@@ -25,6 +25,7 @@ func bubble(t *testing.T, name string, fn func(t *testing.T, w *world, a *Agent)
 			a := w.agent()
 			defer a.Close()
 			fn(t, w, a)
+			DecidedAgain(t, a)
 		})
 	})
 }

@@ -79,6 +79,7 @@ func (b *bed) start(t *testing.T, policyText string) *bed {
 	go func() { followed <- b.agent.Follow(stream) }()
 	t.Cleanup(func() {
 		b.agent.Close()
+		agent.DecidedAgain(t, b.agent)
 		stream.Close()
 		if err := <-followed; err != nil {
 			t.Errorf("follow events: %v", err)
@@ -133,6 +134,15 @@ func wantVerdict(t *testing.T, r agent.Result, word verdict.Word, reason string,
 	if r.Verdict != word || r.Reason != reason || r.Action != action {
 		t.Errorf("verdict %s (%s), action %s; want %s (%s), %s; evidence %+v",
 			r.Verdict, r.Reason, r.Action, word, reason, action, r.Evidence)
+	}
+}
+
+// wantDelivery checks what is said of the request.
+func wantDelivery(t *testing.T, r agent.Result, want verdict.Delivery, unacked, unsent uint32) {
+	t.Helper()
+	if e := r.Evidence; r.Delivery != want || e.Unacked != unacked || e.Unsent != unsent {
+		t.Errorf("delivery %q, %d bytes unacknowledged, %d of them unsent; want %q, %d, %d",
+			r.Delivery, e.Unacked, e.Unsent, want, unacked, unsent)
 	}
 }
 

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"sort"
 	"sync"
 	"time"
 
@@ -21,11 +22,14 @@ const (
 	EntryStall   EntryKind = "stall"   // the first retransmission timeout of a stall
 )
 
+// EntryKinds lists them.
+func EntryKinds() []EntryKind { return []EntryKind{EntryVerdict, EntryEnd, EntryStall} }
+
 // Entry is one thing that happened.
 type Entry struct {
 	// Seq counts from 1 without gaps since the agent started.
 	Seq    uint64
-	Time   time.Time // wall clock, for people
+	Time   time.Time // wall clock, for people, and the monotonic one for ages
 	Kind   EntryKind
 	Policy string
 	ID     conn.ID
@@ -34,84 +38,92 @@ type Entry struct {
 	// Result, Reporter, UID and PID belong to a verdict; UID and PID are 0
 	// where no caller asked.
 	Result   *Result
-	Reporter string
+	Reporter Reporter
 	UID      uint32
 	PID      int32
 	// Event belongs to an end or a stall.
 	Event *loader.Event
 }
 
-const (
-	// journalSize is how many entries are kept for who subscribes later.
-	journalSize = 1024
-	// subscriberSize is how far a subscriber may lag behind.
-	subscriberSize = 1024
-)
+// JournalSize is how many entries are kept, and besides them as many of the
+// verdicts that something was done about.
+const JournalSize = 1024
 
-// journal keeps the last entries and passes new ones on. The zero value is
-// ready. It never waits for a subscriber.
+// journal keeps the last entries. The zero value is ready. Verdicts that something
+// was done about have a ring of their own, so that whoever asks often, or a storm of
+// ends, does not drive them out.
+//
+// Readers keep a number and ask for the entry after it: however many there are, and
+// however slow, what is kept stays the same.
 type journal struct {
-	mu   sync.Mutex
-	seq  uint64
-	ring []Entry // at seq-1 mod journalSize
-	subs map[*subscriber]bool
+	mu     sync.Mutex
+	seq    uint64
+	acted  ring
+	others ring
+	more   chan struct{} // closed by the next entry; nil: nobody waits
 }
 
-type subscriber struct {
-	ch chan Entry
+// ring keeps the last entries of a journal, by rising number.
+type ring struct {
+	entries []Entry
+	oldest  int // index; 0 until the ring is full
 }
 
-// add numbers an entry and passes it on.
-func (j *journal) add(e Entry) {
+func (r *ring) add(e Entry) {
+	if len(r.entries) < JournalSize {
+		r.entries = append(r.entries, e)
+		return
+	}
+	r.entries[r.oldest] = e
+	r.oldest = (r.oldest + 1) % JournalSize
+}
+
+// after returns the first entry whose number is above since, nil: there is none.
+func (r *ring) after(since uint64) *Entry {
+	n := len(r.entries)
+	at := func(i int) *Entry { return &r.entries[(r.oldest+i)%n] }
+	i := sort.Search(n, func(i int) bool { return at(i).Seq > since })
+	if i == n {
+		return nil
+	}
+	return at(i)
+}
+
+// add numbers an entry, wakes who waits for it, and returns the number.
+func (j *journal) add(e Entry) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.seq++
 	e.Seq = j.seq
-	if len(j.ring) < journalSize {
-		j.ring = append(j.ring, e)
+	if e.Result != nil && e.Result.Action != ActionNone {
+		j.acted.add(e)
 	} else {
-		j.ring[(j.seq-1)%journalSize] = e
+		j.others.add(e)
 	}
-	for s := range j.subs {
-		s.send(e)
+	if j.more != nil {
+		close(j.more)
+		j.more = nil
 	}
+	return e.Seq
 }
 
-// send drops the oldest where the subscriber lags. The journal's lock is held,
-// so that nobody else sends.
-func (s *subscriber) send(e Entry) {
-	for {
-		select {
-		case s.ch <- e:
-			return
-		default:
-		}
-		select {
-		case <-s.ch:
-		default:
-		}
-	}
-}
-
-// Subscribe streams the entries after the one numbered since, as far as they
-// are kept, and then the new ones, until cancel, which closes the channel. A
-// reader that lags loses the oldest, and sees the gap in their numbers.
-func (a *Agent) Subscribe(since uint64) (entries <-chan Entry, cancel func()) {
+// After returns the first entry kept whose number is above since; where there is
+// none yet its Seq is 0. last is the number of the newest there is, and more is
+// closed by the one that comes next. What is no longer kept is missing in the
+// numbers.
+func (a *Agent) After(since uint64) (e Entry, last uint64, more <-chan struct{}) {
 	j := &a.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := &subscriber{ch: make(chan Entry, subscriberSize)}
-	for seq := max(since+1, j.seq-min(j.seq, uint64(len(j.ring)))+1); seq <= j.seq; seq++ {
-		s.send(j.ring[(seq-1)%journalSize])
+	if j.more == nil {
+		j.more = make(chan struct{})
 	}
-	if j.subs == nil {
-		j.subs = make(map[*subscriber]bool)
+	first, other := j.acted.after(since), j.others.after(since)
+	if first == nil || other != nil && other.Seq < first.Seq {
+		first = other
 	}
-	j.subs[s] = true
-	return s.ch, sync.OnceFunc(func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		delete(j.subs, s)
-		close(s.ch)
-	})
+	if first != nil {
+		e = *first
+	}
+	return e, j.seq, j.more
 }

@@ -2,61 +2,125 @@
 
 package agent
 
-import "testing"
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
 
-func TestJournal(t *testing.T) {
-	a := &Agent{}
-	for range 3 {
-		a.journal.add(Entry{})
-	}
-	all, cancel := a.Subscribe(0)
-	some, cancelSome := a.Subscribe(2)
-	defer cancelSome()
-	a.journal.add(Entry{})
-	for want := uint64(1); want <= 4; want++ {
-		if e := <-all; e.Seq != want {
-			t.Errorf("entry %d, want %d", e.Seq, want)
+	"github.com/sockhealth/sockhealth/internal/container"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// entries returns those kept after the one numbered since.
+func entries(a *Agent, since uint64) (out []Entry) {
+	for {
+		e, _, _ := a.After(since)
+		if e.Seq == 0 {
+			return out
 		}
-	}
-	if e := <-some; e.Seq != 3 {
-		t.Errorf("entry %d first, want the one after 2", e.Seq)
-	}
-	cancel()
-	cancel()
-	if _, ok := <-all; ok {
-		t.Error("an entry after cancel")
+		out, since = append(out, e), e.Seq
 	}
 }
 
-// TestJournalLags: who does not read loses the oldest, is told so, and holds up
-// nobody.
-func TestJournalLags(t *testing.T) {
+func numbers(a *Agent, since uint64) (out []uint64) {
+	for _, e := range entries(a, since) {
+		out = append(out, e.Seq)
+	}
+	return out
+}
+
+func acted(action Action) Entry { return Entry{Result: &Result{Action: action}} }
+
+func TestJournal(t *testing.T) {
 	a := &Agent{}
-	slow, cancel := a.Subscribe(0)
-	defer cancel()
-	const n = 5 * journalSize
-	for range n {
-		a.journal.add(Entry{})
+	_, last, more := a.After(0)
+	if last != 0 {
+		t.Errorf("the newest of none is %d", last)
 	}
-	seen, last := 0, uint64(n-subscriberSize)
-	for ; len(slow) > 0; seen++ {
-		e := <-slow
-		if e.Seq != last+1 {
-			t.Errorf("entry %d after %d", e.Seq, last)
+	a.journal.add(Entry{})
+	select {
+	case <-more:
+	default:
+		t.Error("who waits is not woken")
+	}
+	a.journal.add(acted(ActionClosed))
+	a.journal.add(acted(ActionNone))
+	for since, want := range [][]uint64{{1, 2, 3}, {2, 3}, {3}, nil, nil} {
+		if got := numbers(a, uint64(since)); !slices.Equal(got, want) {
+			t.Errorf("after %d come %d, want %d", since, got, want)
 		}
-		last = e.Seq
 	}
-	if seen != subscriberSize || last != n {
-		t.Errorf("%d seen, the last one %d; want the last %d up to %d", seen, last, subscriberSize, n)
+	_, last, more = a.After(3)
+	select {
+	case <-more:
+		t.Error("woken by nothing")
+	default:
 	}
-	late, cancelLate := a.Subscribe(0)
-	defer cancelLate()
-	if e := <-late; e.Seq != n-journalSize+1 {
-		t.Errorf("a late subscriber begins at %d, want %d", e.Seq, n-journalSize+1)
+	if last != 3 {
+		t.Errorf("the newest is %d, want 3", last)
 	}
-	ahead, cancelAhead := a.Subscribe(n + 10)
-	defer cancelAhead()
-	if len(ahead) != 0 {
-		t.Error("entries from the future")
+}
+
+// TestJournalKeeps: the oldest go first, and the verdicts that something was done
+// about not before as many of their kind came.
+func TestJournalKeeps(t *testing.T) {
+	a := &Agent{}
+	a.journal.add(acted(ActionClosed))
+	a.journal.add(acted(ActionObserved))
+	const n = 3*JournalSize + 17
+	for range n {
+		a.journal.add(acted(ActionNone))
 	}
+	want := []uint64{1, 2}
+	for seq := uint64(n + 2 - JournalSize + 1); seq <= n+2; seq++ {
+		want = append(want, seq)
+	}
+	if got := numbers(a, 0); !slices.Equal(got, want) {
+		t.Errorf("kept %d, from %d on", len(got), got[:3])
+	}
+	if got := numbers(a, n); !slices.Equal(got, []uint64{n + 1, n + 2}) {
+		t.Errorf("after %d come %d", n, got)
+	}
+	for range JournalSize {
+		a.journal.add(acted(ActionFailed))
+	}
+	if got := numbers(a, 0); len(got) != 2*JournalSize || got[0] != want[2] {
+		t.Errorf("kept %d, from %d on", len(got), got[0])
+	}
+}
+
+// TestJournalMemory: full of the largest records there are, the journal takes a few
+// megabytes, however many read it.
+func TestJournalMemory(t *testing.T) {
+	const limit = 10 << 20
+	a := &Agent{}
+	before := heap()
+	for i := range 3 * JournalSize {
+		var all attempts
+		for range 2 * maxAttempts {
+			all.note(0, probeSegment, attemptSent)
+		}
+		in := verdict.Input{Before: verdict.Look{Found: true}, Probe: verdict.Probe{Done: true}, After: verdict.Look{Found: true}}
+		where := container.ID{Container: strings.Repeat("c", 64), Pod: fmt.Sprintf("%036d", i)}
+		action := []Action{ActionNone, ActionClosed}[i%2]
+		a.journal.add(Entry{Container: where, Result: &Result{Action: action, Basis: in.Basis(0), Attempts: all.told(0)}})
+		a.After(0) // a reader that has not got on since
+	}
+	if took := heap() - before; took > limit || took < JournalSize {
+		t.Errorf("%d entries take %d bytes, want at most %d", 2*JournalSize, took, limit)
+	} else {
+		t.Logf("%d entries take %d bytes", 2*JournalSize, took)
+	}
+	runtime.KeepAlive(a)
+}
+
+// heap returns what is in use after everything else was freed.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -12,25 +12,37 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// Who asked, for the log.
+// Reporter is who asked, for the record.
+type Reporter string
+
+// The reporters.
 const (
-	reporterCall  = "call"  // an application whose call timed out
-	reporterSweep = "sweep" // a sibling was found silent
-	reporterLimit = "limit" // close_silent_after has passed for a reported call
-	reporterAdmin = "admin" // an operator asks, and nothing is to be closed
+	ReporterCall  Reporter = "call"  // an application whose call timed out
+	ReporterSweep Reporter = "sweep" // a sibling was found silent
+	ReporterLimit Reporter = "limit" // close_silent_after has passed for a reported call
+	ReporterAdmin Reporter = "admin" // an operator asks, and nothing is to be closed
 )
+
+// Reporters lists them.
+func Reporters() []Reporter {
+	return []Reporter{ReporterCall, ReporterSweep, ReporterLimit, ReporterAdmin}
+}
+
+// called reports whether it is about a call that was made on the socket.
+func (r Reporter) called() bool { return r != ReporterSweep && r != ReporterAdmin }
 
 // call is one question about one socket.
 type call struct {
 	ns       *netns.NS
 	sent     time.Duration // when the call was written
-	reporter string
+	reporter Reporter
 	caller   Caller // zero for a sweep
 	one      bool   // the caller named this very socket
 }
@@ -49,7 +61,7 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 		return nil, fmt.Errorf("judge report: %w", ErrForbidden)
 	}
 	a.seen(r.Caller.NS.Inode())
-	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
+	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: ReporterCall, caller: r.Caller}
 	if !r.Local.IsValid() && r.Cookie == 0 {
 		return a.judgePeer(ctx, c, r.Peer)
 	}
@@ -122,7 +134,8 @@ func (a *Agent) unjudged(c *call, s *conn.Snapshot, err error) Result {
 		a.Log.Warn("judge a socket", "socket", s.ID.String(), "err", err)
 	}
 	w := &weighing{call: c, began: a.Now(), in: verdict.Input{Sent: c.sent, Before: verdict.Look{Found: true, Snapshot: *s}}}
-	w.peer, _ = a.peer(s)
+	w.report, w.undecided = w.in.Before, true
+	w.under(a, s)
 	return a.conclude(w, v)
 }
 
@@ -136,6 +149,9 @@ func (a *Agent) none(c *call, r *Report) Result {
 	id := conn.ID{Netns: c.ns.Inode(), Local: r.Local, Remote: r.Peer, Cookie: r.Cookie}
 	w := &weighing{call: c, began: a.Now(), in: verdict.Input{Sent: c.sent}}
 	w.in.Before.Snapshot.ID = id
+	if force := a.Kernel.InForce(); force != nil {
+		w.revision = force.Policy.Revision
+	}
 	return a.conclude(w, verdict.Decide(w.in))
 }
 
@@ -165,17 +181,14 @@ func (r *Report) agrees(s *conn.Snapshot) bool {
 // ask about one socket: the evidence is gathered once, and each is answered by
 // its own call's age.
 func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, error) {
-	peer, unmanaged := a.peer(&s)
 	// No call is older than its connection, whatever the caller says.
-	in := verdict.Input{
-		Sent: max(c.sent, s.Record.Opened), Unmanaged: unmanaged, Before: verdict.Look{Found: true, Snapshot: s},
-	}
-	w := &weighing{call: c, began: a.Now(), peer: peer, in: in}
-	w.rules()
+	in := verdict.Input{Sent: max(c.sent, s.Record.Opened), Before: verdict.Look{Found: true, Snapshot: s}}
+	w := &weighing{call: c, began: a.Now(), in: in, report: in.Before}
+	w.under(a, &s)
 	if v := verdict.Decide(w.in); v.Word != "" {
 		return a.conclude(w, v), nil
 	}
-	j, err := a.join(c.ns, s, peer, c.reporter == reporterCall)
+	j, err := a.join(c.ns, s, w.peer, c.reporter == ReporterCall)
 	if err != nil {
 		return Result{}, err
 	}
@@ -202,18 +215,32 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 
 // weighing is one call's share in a judgement.
 type weighing struct {
-	call  *call
-	began time.Duration
-	peer  *policy.Peer // nil: none
-	in    verdict.Input
-	j     *judgement // nil: the first look sufficed
+	call     *call
+	began    time.Duration
+	peer     *policy.Peer // nil: none
+	revision string       // of the policy that peer is of
+	in       verdict.Input
+	report   verdict.Look // at the report; in.Before may be an earlier one's
+	j        *judgement   // nil: the first look sufficed
+	// undecided: the verdict is not Decide's.
+	undecided bool
+}
+
+// under takes over what the policy in force says about the socket.
+func (w *weighing) under(a *Agent, s *conn.Snapshot) {
+	force := a.Kernel.InForce()
+	w.peer, w.in.Unmanaged = peerOf(force, s)
+	if w.revision = ""; force != nil {
+		w.revision = force.Policy.Revision
+	}
+	w.rules()
 }
 
 // rules takes over what the policy says about a call that stays unanswered. Who
 // swept made no call.
 func (w *weighing) rules() {
 	w.in.SilentLimit, w.in.CloseHung = 0, false
-	if w.peer == nil || w.call.reporter == reporterSweep {
+	if w.peer == nil || w.call.reporter == ReporterSweep {
 		return
 	}
 	w.in.SilentLimit = w.peer.CloseSilentAfter
@@ -237,14 +264,12 @@ func (a *Agent) weigh(w *weighing) (Result, error) {
 // conclude acts on a verdict and leaves the record of it.
 func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 	r := Result{ID: w.in.Before.Snapshot.ID, Cgroup: w.in.Before.Snapshot.Cgroup, Action: ActionNone}
-	if w.peer != nil {
-		r.Policy = w.peer.Name
-	}
-	if v.Close && w.call.reporter != reporterAdmin {
+	if v.Close && w.call.reporter != ReporterAdmin {
 		v, r.Action = a.act(w, v)
 	}
 	r.Verdict, r.Reason = v.Word, v.Reason
 	r.Evidence, r.Duration = w.in.Evidence(), a.Now()-w.began
+	w.fill(&r)
 	if w.in.Before.Found { // by another call's look, perhaps, which came before this one
 		r.Evidence.CallAge = max(0, w.began-w.call.sent)
 	}
@@ -257,8 +282,10 @@ func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 
 // peer returns the entry of the policy that is in force on the socket, or why
 // none is.
-func (a *Agent) peer(s *conn.Snapshot) (*policy.Peer, string) {
-	force := a.Kernel.InForce()
+func (a *Agent) peer(s *conn.Snapshot) (*policy.Peer, string) { return peerOf(a.Kernel.InForce(), s) }
+
+// peerOf is peer under a policy; nil: none is in force.
+func peerOf(force *loader.InForce, s *conn.Snapshot) (*policy.Peer, string) {
 	if s.HasRecord {
 		if peer := force.Peer(s.Record.Policy); peer != nil {
 			return peer, ""

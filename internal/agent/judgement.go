@@ -14,8 +14,8 @@ import (
 )
 
 // judgement gathers the evidence about one socket, once, for everybody who
-// asks meanwhile. before, peer and ns never change; after and probe are
-// settled when done closes.
+// asks meanwhile. before, peer and ns never change; after, probe and attempts
+// are settled when done closes.
 type judgement struct {
 	refs   int // who still needs ns, held by Agent.mu
 	ns     *netns.NS
@@ -23,9 +23,10 @@ type judgement struct {
 	peer   *policy.Peer
 	sweeps bool // whether silence spreads the question to the siblings; held by Agent.mu
 
-	done  chan struct{}
-	after verdict.Look
-	probe verdict.Probe
+	done     chan struct{}
+	after    verdict.Look
+	probe    verdict.Probe
+	attempts attempts
 
 	endMu sync.Mutex
 	end   verdict.End // as the kernel's event tells
@@ -89,6 +90,7 @@ func (a *Agent) gather(k key, j *judgement) {
 	defer a.leave(j)
 	p := &probing{agent: a, j: j, last: j.before}
 	j.after, j.probe = p.run(a.ctx)
+	j.attempts = p.attempts
 	if p.provoked {
 		a.calm(j)
 	}

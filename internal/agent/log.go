@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"log/slog"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 // record counts a verdict, enters it into the journal and writes its line.
 func (a *Agent) record(c *call, r *Result) {
 	a.stats.judged(r)
-	e := &r.Evidence
 	level := slog.LevelInfo
 	switch {
 	case r.Action == ActionFailed || r.Verdict == verdict.LocalFault:
@@ -22,34 +22,55 @@ func (a *Agent) record(c *call, r *Result) {
 		level = slog.LevelDebug // anybody can ask for any number of these
 	}
 	where := a.container(r.Cgroup)
-	if level > slog.LevelDebug {
-		kept := *r
-		a.journal.add(Entry{
-			Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID, Container: where,
-			Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
-		})
-	}
-	state := ""
-	if e.State != 0 {
-		state = e.State.String()
+	kept := *r
+	seq := a.journal.add(Entry{
+		Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID, Container: where,
+		Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
+	})
+	if !a.Log.Enabled(a.ctx, level) {
+		return
 	}
 	attrs := []slog.Attr{
+		slog.Uint64("seq", seq),
 		slog.String("verdict", string(r.Verdict)),
 		slog.String("reason", r.Reason),
 		slog.String("action", string(r.Action)),
 		slog.String("policy", r.Policy),
+		slog.String("revision", r.Revision),
 		slog.String("local", r.ID.Local.String()),
 		slog.String("peer", r.ID.Remote.String()),
 		slog.Uint64("cookie", r.ID.Cookie),
 		slog.Uint64("netns", uint64(r.ID.Netns)),
 		slog.String("container_id", where.Container),
 		slog.String("pod_uid", where.Pod),
+	}
+	attrs = append(attrs, evidenceAttrs(r)...)
+	attrs = append(attrs,
+		slog.String("reporter", string(c.reporter)),
+		slog.Uint64("uid", uint64(c.caller.UID)),
+		slog.Int("pid", int(c.caller.PID)),
+		slog.Any("probes", inJSON(append([]Attempt{}, r.Attempts...))),
+		slog.Any("basis", inJSON(r.Basis)),
+	)
+	a.Log.LogAttrs(a.ctx, level, "verdict", attrs...)
+}
+
+// evidenceAttrs sums up what a verdict rests on.
+func evidenceAttrs(r *Result) []slog.Attr {
+	e, state := &r.Evidence, ""
+	if e.State != 0 {
+		state = e.State.String()
+	}
+	return []slog.Attr{
+		slog.String("delivery", string(r.Delivery)),
 		slog.String("state", state),
 		slog.Bool("payload_since_call", e.PayloadSinceCall),
 		slog.Uint64("bytes_received", e.BytesReceived),
 		slog.Uint64("bytes_acked", e.BytesAcked),
 		slog.Uint64("unread", uint64(e.Unread)),
 		slog.Bool("in_flight", e.InFlight),
+		slog.Uint64("unacked", uint64(e.Unacked)),
+		slog.Uint64("unsent", uint64(e.Unsent)),
 		slog.Int64("last_data_ms", e.DataAge.Milliseconds()),
 		slog.Int64("last_packet_ms", e.PacketAge.Milliseconds()),
 		slog.Int("probes_sent", e.ProbesSent),
@@ -58,12 +79,17 @@ func (a *Agent) record(c *call, r *Result) {
 		slog.String("app", e.App.String()),
 		slog.Int64("call_ms", e.CallAge.Milliseconds()),
 		slog.Int64("duration_ms", r.Duration.Milliseconds()),
-		slog.String("reporter", c.reporter),
 	}
-	if c.reporter != reporterSweep {
-		attrs = append(attrs, slog.Int("uid", int(c.caller.UID)), slog.Int("pid", int(c.caller.PID)))
+}
+
+// inJSON returns a value that stands as JSON in a log of either format: nested in
+// one of JSON, quoted in one of text.
+func inJSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil { // our own types
+		b = []byte("null")
 	}
-	a.Log.LogAttrs(a.ctx, level, "verdict", attrs...)
+	return b
 }
 
 // logEnd enters into journal and log how the kernel ended a connection.

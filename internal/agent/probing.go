@@ -21,7 +21,8 @@ type probing struct {
 	last     conn.Snapshot // the freshest look that found the socket
 	sent     int           // segments of ours that this host accepted
 	provoked bool          // the kernel's keepalive has to be calmed again
-	kinds    []probeKind   // of the attempts made
+	kinds    []AttemptKind // of the attempts made
+	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	probe    verdict.Probe
 }
@@ -120,16 +121,25 @@ func (p *probing) attempt(last bool) {
 	case err == nil:
 		p.sent++
 		p.kinds = append(p.kinds, probeSegment)
+		p.note(probeSegment, attemptSent)
 	case errors.Is(err, prober.ErrBlocked):
 		p.probe.Blocked = true
+		p.note(probeSegment, attemptBlocked)
 		a.stats.refused(probeSegment, resultBlocked)
 	case errors.Is(err, prober.ErrNoRoute):
 		p.probe.NoRoute = true
+		p.note(probeSegment, attemptNoRoute)
 		a.stats.refused(probeSegment, resultNoRoute)
 	default:
+		p.note(probeSegment, attemptError)
 		a.stats.refused(probeSegment, resultError)
 		a.Log.Warn("send probe", "socket", p.j.before.ID.String(), "err", err)
 	}
+}
+
+// note keeps an attempt for the record.
+func (p *probing) note(kind AttemptKind, result AttemptResult) {
+	p.attempts.note(p.agent.Now(), kind, result)
 }
 
 // keepaliveAge is how long a connection must have been silent for the shortest
@@ -146,11 +156,14 @@ func (p *probing) provoke() bool {
 	case err == nil && reached:
 		p.provoked = true
 		p.kinds = append(p.kinds, probeKeepalive)
+		p.note(probeKeepalive, attemptAsked)
 		return true
 	case errors.Is(err, errHeldUp):
 		p.provoked = true // perhaps
+		p.note(probeKeepalive, attemptError)
 		p.agent.stats.refused(probeKeepalive, resultError)
 	case err != nil && !errors.Is(err, loader.ErrUnsupported):
+		p.note(probeKeepalive, attemptError)
 		p.agent.stats.refused(probeKeepalive, resultError)
 		p.agent.Log.Warn("provoke keepalive", "socket", p.j.before.ID.String(), "err", err)
 	}
@@ -192,6 +205,7 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 			p.agent.Log.Warn("look at a socket under judgement", "socket", p.j.before.ID.String(), "err", err)
 			continue
 		}
+		p.attempts.saw(&p.last, &s)
 		p.last = s
 		if p.answered() || !s.State.Judgeable() || s.State.PeerFinished() {
 			return true, true

@@ -10,15 +10,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// probeKind is how an attempt was made.
-type probeKind string
-
-const (
-	probeKeepalive probeKind = "keepalive" // the kernel's own, provoked
-	probeSegment   probeKind = "segment"   // a raw segment of ours
-)
-
-// What became of an attempt.
+// What became of an attempt, as it is counted.
 const (
 	resultAnswered   = "answered"
 	resultUnanswered = "unanswered"
@@ -82,7 +74,7 @@ func add[K comparable](m *map[K]uint64, k K) {
 
 // probed counts the attempts of one judgement: the last one was answered or
 // none was.
-func (s *stats) probed(kinds []probeKind, answered bool) {
+func (s *stats) probed(kinds []AttemptKind, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, k := range kinds {
@@ -95,7 +87,7 @@ func (s *stats) probed(kinds []probeKind, answered bool) {
 }
 
 // refused counts an attempt that did not leave.
-func (s *stats) refused(kind probeKind, result string) {
+func (s *stats) refused(kind AttemptKind, result string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add(&s.probes, ProbeKey{string(kind), result})

@@ -50,6 +50,9 @@ const (
 	ActionFailed   Action = "failed"   // the kernel refused
 )
 
+// Actions lists them.
+func Actions() []Action { return []Action{ActionNone, ActionClosed, ActionObserved, ActionFailed} }
+
 // The causes of a close that the agent decided on. The kernel has its own
 // (loader.Cause).
 const (
@@ -72,14 +75,24 @@ func cause(v verdict.Verdict) string {
 	return CauseDeadPath
 }
 
-// Result is one judgement.
+// Result is one judgement, and the record of it.
 type Result struct {
-	ID       conn.ID
-	Policy   string
+	ID     conn.ID
+	Policy string
+	// Revision is that of the policy that was in force, "" where none was yet.
+	Revision string
 	Verdict  verdict.Word
 	Reason   string
 	Action   Action
 	Evidence verdict.Evidence
+	// Delivery says what became of the request of the call.
+	Delivery verdict.Delivery
+	// Basis is what Decide decided on, nil where it could not be asked (the
+	// reasons busy and failed).
+	Basis *verdict.Basis
+	// Attempts are the probes, the first of them where there were very many; none
+	// where the first look sufficed.
+	Attempts []Attempt
 	// Cgroup is the socket's, 0 where there is none or the kernel does not tell.
 	Cgroup   uint64
 	Duration time.Duration

@@ -42,9 +42,6 @@ func TestWhere(t *testing.T) {
 		a.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		a.Containers = people{71: {Container: "c0ffee", Pod: "a-pod"}, 72: {Container: "decade"}}
 		a.Seen = func(inode uint32) { seen = append(seen, inode) }
-		entries, cancel := a.Subscribe(0)
-		defer cancel()
-
 		id := w.add(1, 10*time.Second, func(int) bool { return true })
 		w.sockets[1].snap.Cgroup = 71
 		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || r.Cgroup != 71 {
@@ -74,8 +71,8 @@ func TestWhere(t *testing.T) {
 			logged = append(logged, container.ID{Container: *line.Container, Pod: *line.Pod})
 		}
 		var kept []container.ID
-		for range len(entries) {
-			kept = append(kept, (<-entries).Container)
+		for _, e := range entries(a, 0) {
+			kept = append(kept, e.Container)
 		}
 		if !slices.Equal(kept, want) || !slices.Equal(logged, want) {
 			t.Errorf("journal %+v, log %+v, want %+v", kept, logged, want)

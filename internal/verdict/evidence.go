@@ -17,6 +17,7 @@ type Evidence struct {
 	BytesAcked       uint64
 	Unread           uint32
 	InFlight         bool
+	Unacked, Unsent  uint32 // payload written and not acknowledged; not sent, of that
 	DataAge          time.Duration
 	PacketAge        time.Duration
 	ProbesSent       int
@@ -45,6 +46,7 @@ func (in Input) Evidence() Evidence {
 	e.PayloadSinceCall = PayloadSince(s, in.Sent)
 	e.BytesReceived, e.BytesAcked = s.PayloadReceived(), s.PayloadAcked()
 	e.Unread, e.InFlight = s.Unread(), s.InFlight()
+	e.Unacked, e.Unsent = s.Unacked(), s.Unsent()
 	e.DataAge, e.PacketAge = s.DataAge, s.PacketAge
 	e.ProbeAnswered = in.Probe.Sent > 0 && in.After.Found && Heard(&in.Before.Snapshot, s)
 	e.CallAge = in.Before.Snapshot.Taken - in.Sent

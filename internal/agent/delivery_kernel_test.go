@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+// acknowledged waits until the peer has acknowledged all that was written.
+func acknowledged(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	labtest.Eventually(t, late, func() bool { return labtest.TCPInfo(t, c).Unacked == 0 }, "the acknowledgement")
+}
+
+// TestDelivery: what waits behind a shut window is unsent, and our own FIN is no part
+// of the request, whether it is acknowledged or not.
+func TestDelivery(t *testing.T) {
+	b := newBed(t, patient)
+	slow, slowPeer := labtest.Pair(t, b.Lab, 0)
+	exchange(t, slow, slowPeer)
+	slow.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+	if n, err := slow.Write(make([]byte, 64<<20)); err == nil {
+		t.Fatalf("%d bytes were taken although nobody reads", n)
+	}
+	r := b.judge(t, report(b.Client, slow, 500*time.Millisecond))
+	wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
+	if e := r.Evidence; r.Delivery != verdict.Unacknowledged || e.Unsent == 0 || e.Unacked < e.Unsent {
+		t.Errorf("behind a shut window: %q, %d unacknowledged, %d of them unsent", r.Delivery, e.Unacked, e.Unsent)
+	}
+
+	half, halfPeer := labtest.Pair(t, b.Lab, 0)
+	exchange(t, half, halfPeer)
+	half.Write([]byte("request"))
+	half.CloseWrite()
+	io.ReadAll(halfPeer)
+	labtest.Eventually(t, late, func() bool { return labtest.State(t, half) == conn.FinWait2 }, "the FIN's acknowledgement")
+	r = b.judge(t, report(b.Client, half, 0))
+	wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
+	wantDelivery(t, r, verdict.Acknowledged, 0, 0)
+
+	client, server := labtest.Pair(t, b.Lab, 0)
+	exchange(t, client, server)
+	labtest.Fault(t)(b.DropPort(labtest.Addr(server.LocalAddr()).Port()))
+	client.Write([]byte("request"))
+	client.CloseWrite()
+	r = b.judge(t, report(b.Client, client, 0))
+	wantVerdict(t, r, verdict.DeadPath, "", agent.ActionClosed)
+	wantDelivery(t, r, verdict.Unacknowledged, 7, 0)
+}
