@@ -39,6 +39,8 @@ type Result struct {
 	Cookie uint64 `json:"cookie"`
 	// Policy is the entry of the policy file, "" where none names the peer.
 	Policy string `json:"policy,omitempty"`
+	// Revision is that of the policy file that was in force.
+	Revision string `json:"revision,omitempty"`
 	// Verdict and Reason are words of closed lists, which docs/api.md explains
 	// one by one; later versions may have more. Reason is "" where the verdict
 	// says it all.
@@ -64,6 +66,16 @@ type Evidence struct {
 	Unread uint32 `json:"unread,omitempty"`
 	// InFlight says that bytes were unacknowledged.
 	InFlight bool `json:"in_flight"`
+	// Delivery says what became of the request, as far as this host's kernel
+	// knows: "no_request" (nothing was sent on the connection since the call),
+	// "unacknowledged" (the end of what had been written was not acknowledged),
+	// "acknowledged" (all of it was, by the peer's TCP: what its application has
+	// done with it nobody knows), or "" where no socket was found.
+	Delivery string `json:"delivery,omitempty"`
+	// Unacked are bytes of payload written and not acknowledged, Unsent those
+	// among them that have not been sent yet.
+	Unacked uint32 `json:"unacked,omitempty"`
+	Unsent  uint32 `json:"unsent,omitempty"`
 	// LastDataMS and LastPacketMS are the ages of the last payload and of the
 	// last segment of any kind, in milliseconds.
 	LastDataMS   int64 `json:"last_data_ms"`

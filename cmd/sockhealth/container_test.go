@@ -220,6 +220,13 @@ func (c *containers) testEvents(t *testing.T) {
 			t.Errorf("logged %v", l)
 		}
 	}
+	for flag, value := range map[string]string{"--pod": c.boxes[0].pod, "--container": c.boxes[0].id[:12]} {
+		lines, _, _ := c.output(t, c.ns, "events", "--run-dir", "run", "--action", "closed", flag, value)
+		other, _, _ := c.output(t, c.ns, "events", "--run-dir", "run", "--action", "closed", flag, "0"+value)
+		if strings.Count(lines, "\n") != 3 || other != "" {
+			t.Errorf("%s %s:\n%s%s", flag, value, lines, other)
+		}
+	}
 	line, _, _ := c.output(t, c.ns, "events", "--run-dir", "run", "--verdict", "dead_path")
 	if n := strings.Count(line, " container "+c.boxes[0].id[:12]+" pod "+c.boxes[0].pod); n != 3 {
 		t.Errorf("events:\n%s", line)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/verdict"
+	"github.com/sockhealth/sockhealth/report"
 )
 
 // eventTime is how a line begins: fit for sorting, and for finding in a log.
@@ -21,54 +23,76 @@ const eventTime = "2006-01-02T15:04:05.000Z07:00"
 
 func newEvents(e *env) *cobra.Command {
 	var q api.EventQuery
-	var peer string
+	var peer, since string
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show verdicts, ends and stalls of connections",
-		Long: `Show what happened last: every verdict of the agent, every connection that the
+		Long: fmt.Sprintf(`Show what happened last: every verdict of the agent, every connection that the
 kernel ended by a bound, a reset or from outside, and every first retransmission
-timeout of a stall. The agent keeps the last 1,024. It needs root.
+timeout of a stall. The agent keeps the last %[1]d, and besides them the last
+%[1]d verdicts that something was done about. It needs root.
 
 With --follow new ones are shown as they come, until SIGINT or the agent ends.
-Each is one line; with -o json one JSON object a line. Where events were lost,
-because there were too many, a line on stderr says how many.`,
-		Example: `  sudo sockhealth events
+Each is one line; -o wide adds to a verdict what it was decided on, and -o json
+writes one JSON object a line, from which the decision can be made again. Where
+events were lost, because there were too many, stderr says how many.`, agent.JournalSize),
+		Example: `  sudo sockhealth events --action closed -o wide
   sudo sockhealth events --follow --policy buffer --verdict dead_path
-  sudo sockhealth events --follow -o json | jq 'select(.judgement.action == "closed")'`,
+  sudo sockhealth events --since 10m --cookie 71
+  sudo sockhealth events --follow -o json | jq 'select(.judgement.delivery == "unacknowledged")'`,
 		Args: noArgs,
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&q.Follow, "follow", "f", false, "go on with new ones")
 	f.StringVar(&q.Policy, "policy", "", "only those of the policy of this `NAME`")
-	kind := &filter{of: []string{string(agent.EntryVerdict), string(agent.EntryEnd), string(agent.EntryStall)}}
-	f.Var(kind, "kind", "only those of this `KIND`: "+alternatives(kind.of))
-	complete(cmd, "kind", kind.of)
-	word := &filter{}
-	for _, w := range verdict.Words() {
-		word.of = append(word.of, string(w))
-	}
-	f.Var(word, "verdict", "only those with this `VERDICT`: "+alternatives(word.of))
-	complete(cmd, "verdict", word.of)
+	kind := addFilter(cmd, "kind", "only those of this `KIND`", api.EventKinds())
+	word := addFilter(cmd, "verdict", "only those with this `VERDICT`", api.VerdictWords())
+	action := addFilter(cmd, "action", "only verdicts that had this `ACTION`", api.ActionWords())
+	reporter := addFilter(cmd, "reporter", "only verdicts that this `REPORTER` asked for", api.ReporterWords())
 	f.StringVar(&peer, "peer", "", "only those with a peer in this `CIDR`, or of this address")
 	f.Uint32Var(&q.Netns, "netns", 0, "only those of the network namespace with this `INODE`")
-	f.Uint64Var(&q.Since, "since", 0, "only those after the one of this `NUMBER`")
+	f.Uint64Var(&q.Cookie, "cookie", 0, "only those of the connection with this SO_COOKIE, a `NUMBER`")
+	f.StringVar(&q.Pod, "pod", "", "only those in the pod with this `UID`")
+	f.StringVar(&q.Container, "container", "", "only those in the container with this `ID`, or one that begins so")
+	f.StringVar(&since, "since", "", "only those after the event of this number, from this time on, or as old as this: `NUMBER|TIME|DURATION`")
 	runDir := f.String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
-	output := addOutput(cmd, table, asJSON)
+	output := addOutput(cmd, table, wide, asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		q.Kind, q.Verdict = kind.value, word.value
+		q.Kind, q.Verdict, q.Action, q.Reporter = kind.value, word.value, action.value, reporter.value
 		if peer != "" {
 			if q.Peer, err = api.ParsePeer(peer); err != nil {
 				return usagef("--peer %q: want an IP address or a prefix such as 10.20.0.0/16", peer)
 			}
 		}
-		p := &eventPrinter{env: e, json: output.value == asJSON}
-		err = api.Dial(*runDir).Events(cmd.Context(), q, p.print)
-		if q.Follow && cmd.Context().Err() != nil {
-			return nil // whoever followed has seen enough
+		if since != "" {
+			if err := q.ParseSince(since); err != nil {
+				return usagef("--since %v", err)
+			}
 		}
-		return err
+		return followEvents(cmd.Context(), e, api.Dial(*runDir), q, output.value)
 	}
 	return cmd
+}
+
+// followEvents prints the events that are asked for.
+func followEvents(ctx context.Context, e *env, from *api.Client, q api.EventQuery, output string) error {
+	p := &eventPrinter{env: e, output: output, follow: q.Follow}
+	err := from.Events(ctx, q, p.print)
+	if p.lost > 0 {
+		fmt.Fprintf(p.stderr, "sockhealth: %d events between these are not kept any more\n", p.lost)
+	}
+	if q.Follow && ctx.Err() != nil {
+		return nil // whoever followed has seen enough
+	}
+	return err
+}
+
+// addFilter gives a command a flag that takes one word of a closed list.
+func addFilter(cmd *cobra.Command, name, usage string, of []string) *filter {
+	f := &filter{of: of}
+	cmd.Flags().Var(f, name, usage+": "+alternatives(of))
+	complete(cmd, name, of)
+	return f
 }
 
 // filter is a flag with a closed list of values and none by default.
@@ -93,22 +117,29 @@ func (f *filter) Type() string { return "string" }
 // eventPrinter prints each event as it comes.
 type eventPrinter struct {
 	*env
-	json bool
+	output string
+	follow bool
+	lost   uint64 // not told yet
 }
 
-func (p *eventPrinter) print(e api.Event) error {
-	if e.Lost > 0 {
+func (p *eventPrinter) print(e api.Event) (err error) {
+	switch {
+	case e.Lost > 0 && p.follow:
 		fmt.Fprintf(p.stderr, "sockhealth: %d events were lost before number %d\n", e.Lost, e.Seq)
+	default:
+		p.lost += e.Lost
 	}
-	if p.json {
+	switch p.output {
+	case asJSON:
 		enc := json.NewEncoder(p.stdout)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode(e); err != nil {
-			return fmt.Errorf("write output: %w", err)
-		}
-		return nil
+		err = enc.Encode(e)
+	case wide:
+		_, err = io.WriteString(p.stdout, eventLine(&e)+basisLines(&e))
+	default:
+		_, err = io.WriteString(p.stdout, eventLine(&e))
 	}
-	if _, err := io.WriteString(p.stdout, eventLine(&e)); err != nil {
+	if err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
@@ -164,7 +195,21 @@ func verdictDetail(b *strings.Builder, v *api.VerdictEvent) {
 	if ev.AppProbe != "" {
 		fmt.Fprintf(b, ", application %s", strings.ReplaceAll(ev.AppProbe, "_", " "))
 	}
+	if ev.Delivery != "" {
+		fmt.Fprintf(b, ", %s", delivery(ev))
+	}
 	fmt.Fprintf(b, ", call %s, took %s", ms(ev.CallMS), ms(ev.DurationMS))
+}
+
+// delivery says what became of the request.
+func delivery(ev *report.Evidence) string {
+	switch verdict.Delivery(ev.Delivery) {
+	case verdict.NoRequest:
+		return "no request since"
+	case verdict.Unacknowledged:
+		return fmt.Sprintf("request unacknowledged (%d bytes, %d of them unsent)", ev.Unacked, ev.Unsent)
+	}
+	return "request " + ev.Delivery
 }
 
 func endDetail(b *strings.Builder, end *api.EndEvent) {

@@ -235,7 +235,7 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 		t.Errorf("the follower was told of more: %s", line)
 	}
 	again := a.follow(t)
-	for range 3 { // what nobody manages is not kept
+	for range 4 {
 		select {
 		case <-again.lines:
 		case <-time.After(10 * time.Second):
@@ -249,13 +249,20 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 		filters []string
 		want    int // lines
 	}{
-		{nil, 3},
+		{nil, 4},
 		{[]string{"--policy", "buffer"}, 3},
+		{[]string{"--verdict", "unmanaged"}, 1},
+		{[]string{"--action", "closed"}, 0},
+		{[]string{"--reporter", "admin", "--action", "none"}, 4},
+		{[]string{"--cookie", fmt.Sprint(e.Cookie)}, 3},
+		{[]string{"--pod", "none"}, 0},
+		{[]string{"--since", "1h"}, 4},
+		{[]string{"--since", e.Time.Format(time.RFC3339Nano)}, 2},
 		{[]string{"--verdict", "alive_slow"}, 2},
 		{[]string{"--kind", "end"}, 0},
-		{[]string{"--peer", "10.91.2.2"}, 3},
+		{[]string{"--peer", "10.91.2.2"}, 4},
 		{[]string{"--peer", "10.91.3.0/24"}, 0},
-		{[]string{"--netns", fmt.Sprint(a.Client.Inode())}, 3},
+		{[]string{"--netns", fmt.Sprint(a.Client.Inode())}, 4},
 		{[]string{"--netns", "1"}, 0},
 		{[]string{"--since", fmt.Sprint(e.Seq)}, 1},
 	} {

@@ -35,8 +35,8 @@ func Reporters() []Reporter {
 	return []Reporter{ReporterCall, ReporterSweep, ReporterLimit, ReporterAdmin}
 }
 
-// called reports whether it is about a call that was made on the socket.
-func (r Reporter) called() bool { return r != ReporterSweep && r != ReporterAdmin }
+// Called reports whether it is about a call that was made on the socket.
+func (r Reporter) Called() bool { return r != ReporterSweep && r != ReporterAdmin }
 
 // call is one question about one socket.
 type call struct {

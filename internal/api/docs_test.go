@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
@@ -47,7 +48,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(b)
-	for _, words := range []string{"The verdicts", "The reasons", notBounded} { // TestDocsWords, TestDocsNotBounded
+	for _, words := range []string{"Delivery", "The verdicts", "The reasons", notBounded} { // TestDocsWords, TestDocsNotBounded
 		text = strings.Replace(text, section(t, text, words), "", 1)
 	}
 	code := make(map[string]bool)
@@ -194,6 +195,21 @@ func TestDocsWords(t *testing.T) {
 	}
 }
 
+// docs/api.md explains every delivery, and no other.
+func TestDocsDelivery(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| [^|]{50,} \\|$").FindAllStringSubmatch(section(t, string(b), "Delivery"), -1) {
+		docs = append(docs, m[1])
+	}
+	if d := cmp.Diff(words(verdict.Deliveries()), docs); d != "" {
+		t.Errorf("the code has (-), docs/api.md has (+):\n%s", d)
+	}
+}
+
 // What is said about connections that cannot be judged has the words that they
 // are answered with.
 func TestUnmanagedWords(t *testing.T) {
@@ -242,9 +258,14 @@ func TestDocsLimits(t *testing.T) {
 	for _, name := range eventParameters() {
 		want = append(want, "`"+name+"=")
 	}
-	for _, kind := range eventKinds() {
-		want = append(want, "`"+kind+"`")
+	for _, words := range [][]string{
+		EventKinds(), ActionWords(), ReporterWords(), words(verdict.Deliveries()), words(agent.AttemptKinds()), words(agent.AttemptResults()),
+	} {
+		for _, w := range words {
+			want = append(want, "`"+w+"`")
+		}
 	}
+	want = append(want, fmt.Sprintf("the last %d events", agent.JournalSize))
 	for _, w := range want {
 		if !strings.Contains(text, w) {
 			t.Errorf("docs/api.md does not say %q", w)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/verdict"
 	"github.com/sockhealth/sockhealth/report"
 )
 
@@ -40,12 +41,19 @@ type VerdictEvent struct {
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 	Action  string `json:"action"`
-	// Reporter is who asked: call, sweep, limit or admin. UID and PID are those
-	// of the caller of a call.
+	// Revision is that of the policy file that was in force.
+	Revision string `json:"revision,omitempty"`
+	// Reporter is who asked (agent.Reporters). UID and PID are those of the caller
+	// of a call.
 	Reporter string          `json:"reporter"`
 	UID      uint32          `json:"uid"`
 	PID      int32           `json:"pid"`
 	Evidence report.Evidence `json:"evidence"`
+	// Probes are the questions to the peer's kernel, with their times.
+	Probes []agent.Attempt `json:"probes,omitempty"`
+	// Basis is what the decision was made on: from it, it can be made again. It is
+	// nil where nothing could be decided (the reasons busy and failed).
+	Basis *verdict.Basis `json:"basis,omitempty"`
 }
 
 // EndEvent is what the kernel tells of a connection that ends or stalls.
@@ -73,7 +81,8 @@ func newEvent(e *agent.Entry, lost uint64) Event {
 		r := result(e.Result)
 		out.Verdict = &VerdictEvent{
 			Verdict: r.Verdict, Reason: r.Reason, Action: r.Action,
-			Reporter: e.Reporter, UID: e.UID, PID: e.PID, Evidence: r.Evidence,
+			Revision: r.Revision, Reporter: string(e.Reporter), UID: e.UID, PID: e.PID, Evidence: r.Evidence,
+			Probes: e.Result.Attempts, Basis: e.Result.Basis,
 		}
 	}
 	if k := e.Event; k != nil {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/container"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
@@ -34,58 +36,54 @@ var (
 	_ Judge       = (*agent.Agent)(nil)
 )
 
-// journal is an EventSource that keeps everything and drops the oldest of what
-// a subscriber does not read, as the agent's does.
+// journal is an EventSource that keeps the last entries, as the agent does.
 type journal struct {
 	mu   sync.Mutex
+	seq  uint64
 	kept []agent.Entry
-	subs map[chan agent.Entry]bool
+	more chan struct{}
+	last uint64 // asked for
 }
 
-func (j *journal) Subscribe(since uint64) (<-chan agent.Entry, func()) {
+// keeps is how many a journal keeps.
+const keeps = 64
+
+func (j *journal) After(since uint64) (e agent.Entry, last uint64, more <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	ch := make(chan agent.Entry, 64)
+	j.last = since
+	if j.more == nil {
+		j.more = make(chan struct{})
+	}
 	for _, e := range j.kept {
 		if e.Seq > since {
-			ch <- e
+			return e, j.seq, j.more
 		}
 	}
-	if j.subs == nil {
-		j.subs = make(map[chan agent.Entry]bool)
-	}
-	j.subs[ch] = true
-	return ch, sync.OnceFunc(func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		delete(j.subs, ch)
-		close(ch)
-	})
+	return agent.Entry{}, j.seq, j.more
 }
 
-// add numbers entries and passes them on. It never blocks.
+// add numbers entries and wakes who waits.
 func (j *journal) add(entries ...agent.Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range entries {
-		e.Seq = uint64(len(j.kept)) + 1
+		j.seq++
+		e.Seq = j.seq
 		j.kept = append(j.kept, e)
-		for ch := range j.subs {
-			if len(ch) == cap(ch) {
-				select {
-				case <-ch:
-				default:
-				}
-			}
-			ch <- e
-		}
+	}
+	j.kept = j.kept[max(0, len(j.kept)-keeps):]
+	if j.more != nil {
+		close(j.more)
+		j.more = nil
 	}
 }
 
-func (j *journal) subscribers() int {
+// read reports whether whoever follows has got to an entry.
+func (j *journal) read(seq uint64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.subs)
+	return j.last >= seq
 }
 
 func entry(policy string, netns uint32, peer string) agent.Entry {
@@ -98,11 +96,12 @@ func entry(policy string, netns uint32, peer string) agent.Entry {
 // filterable are five entries that differ in what can be asked for.
 func filterable() []agent.Entry {
 	other := entry("a", 1, "[fd91::7]:80")
-	other.Result = &agent.Result{Verdict: verdict.Alive}
+	other.Result, other.Reporter = &agent.Result{Verdict: verdict.Alive, Action: agent.ActionNone}, agent.ReporterAdmin
+	other.ID.Cookie, other.Container = 71, container.ID{Container: "c0ffee", Pod: "a-pod"}
 	end := entry("b", 2, "10.91.2.9:80")
 	end.Kind, end.Result, end.Event = agent.EntryEnd, nil, &loader.Event{Cause: loader.CauseIdle}
 	stall := end
-	stall.Kind = agent.EntryStall
+	stall.Kind, stall.Container = agent.EntryStall, container.ID{Container: "c0ffee", Pod: "a-pod"}
 	return []agent.Entry{entry("a", 1, "10.91.2.1:80"), entry("b", 2, "10.91.2.1:81"), other, end, stall}
 }
 
@@ -113,8 +112,9 @@ func TestNewEvent(t *testing.T) {
 
 	judged := whole
 	judged.Kind, judged.Verdict = "verdict", &VerdictEvent{
-		Verdict: "dead_path", Reason: "why", Action: "closed", Reporter: "call", UID: 1000, PID: 4,
-		Evidence: report.Evidence{ProbesSent: 5, DurationMS: 1},
+		Verdict: "dead_path", Reason: "why", Action: "closed", Revision: "0123456789ab", Reporter: "call", UID: 1000, PID: 4,
+		Evidence: report.Evidence{ProbesSent: 5, DurationMS: 1, Delivery: "acknowledged", Unacked: 3, Unsent: 2},
+		Probes:   []agent.Attempt{{AtMS: 7}}, Basis: &verdict.Basis{SentNS: -5},
 	}
 	ended := whole
 	ended.Kind, ended.End = "end", &EndEvent{
@@ -127,7 +127,8 @@ func TestNewEvent(t *testing.T) {
 	}{
 		{agent.Entry{Kind: agent.EntryVerdict, Reporter: "call", UID: 1000, PID: 4, Result: &agent.Result{
 			Verdict: verdict.DeadPath, Reason: "why", Action: agent.ActionClosed, Duration: time.Millisecond,
-			Evidence: verdict.Evidence{ProbesSent: 5},
+			Evidence: verdict.Evidence{ProbesSent: 5, Unacked: 3, Unsent: 2}, Delivery: verdict.Acknowledged,
+			Revision: "0123456789ab", Attempts: []agent.Attempt{{AtMS: 7}}, Basis: &verdict.Basis{SentNS: -5},
 		}}, judged},
 		{agent.Entry{Kind: agent.EntryEnd, Event: &loader.Event{
 			Cause: loader.CauseIdle, Errno: syscall.ETIMEDOUT, Direction: conn.Inbound,
@@ -160,7 +161,17 @@ func TestEventFilters(t *testing.T) {
 		{EventQuery{}, []uint64{1, 2, 3, 4, 5}},
 		{EventQuery{Since: 3}, []uint64{4, 5}},
 		{EventQuery{Policy: "b"}, []uint64{2, 4, 5}},
+		{EventQuery{Since: 4}, []uint64{5}},
+		{EventQuery{Since: 5}, nil},
 		{EventQuery{Kind: "verdict"}, []uint64{1, 2, 3}},
+		{EventQuery{Action: "closed"}, []uint64{1, 2}},
+		{EventQuery{Action: "none"}, []uint64{3}},
+		{EventQuery{Reporter: "admin"}, []uint64{3}},
+		{EventQuery{Cookie: 71}, []uint64{3}},
+		{EventQuery{Pod: "a-pod"}, []uint64{3, 5}},
+		{EventQuery{Pod: "a-po"}, nil},
+		{EventQuery{Container: "c0f"}, []uint64{3, 5}},
+		{EventQuery{Container: "c0ffee", Kind: "stall"}, []uint64{5}},
 		{EventQuery{Kind: "stall"}, []uint64{5}},
 		{EventQuery{Verdict: "dead_path"}, []uint64{1, 2}},
 		{EventQuery{Peer: peer("10.91.2.1")}, []uint64{1, 2}},
@@ -184,9 +195,6 @@ func TestEventFilters(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", tc.query.query(), err, d)
 		}
 	}
-	if n := events.subscribers(); n != 0 {
-		t.Errorf("%d subscriptions left", n)
-	}
 }
 
 func TestEventsRefused(t *testing.T) {
@@ -194,18 +202,66 @@ func TestEventsRefused(t *testing.T) {
 	socket := serve(t, newAdmin(t, &fixed{}), AdminSocket, 0o600)
 	for query, want := range map[string]string{
 		"follow=maybe":      `query parameter "follow" is "maybe", want 1 or 0`,
-		"since=-1":          `query parameter "since" is "-1", want the number of an event`,
+		"since=-1":          `query parameter "since" is "-1", want ` + sinceWanted,
+		"since=-5m":         `query parameter "since" is "-5m", want ` + sinceWanted,
+		"since=0s":          `query parameter "since" is "0s", want ` + sinceWanted,
+		"since=7":           `query parameter "since" is 7, and the newest event has number 0: they count from 1 again since the agent was started anew`,
+		"action=kill":       `query parameter "action" is "kill", want one of none, closed, observed, failed`,
+		"reporter=me":       `query parameter "reporter" is "me", want one of call, sweep, limit, admin`,
+		"cookie=0":          `query parameter "cookie" is "0", want a socket's SO_COOKIE`,
 		"kind=close":        `query parameter "kind" is "close", want one of verdict, end, stall`,
-		"verdict=dead":      `query parameter "verdict" is "dead", want one of ` + strings.Join(verdictWords(), ", "),
+		"verdict=dead":      `query parameter "verdict" is "dead", want one of ` + strings.Join(VerdictWords(), ", "),
 		"peer=db.example":   `query parameter "peer" is "db.example", want an IP address or a prefix such as 10.20.0.0/16`,
 		"netns=x":           `query parameter "netns" is "x", want a namespace's inode number, as in /proc/PID/ns/net`,
 		"netns=0":           `query parameter "netns" is "0", want a namespace's inode number, as in /proc/PID/ns/net`,
-		"limit=5":           `unknown query parameter "limit": /v1/events takes follow, since, policy, kind, verdict, peer and netns`,
+		"limit=5":           `unknown query parameter "limit": /v1/events takes follow, since, policy, kind, verdict, action, reporter, peer, netns, cookie, pod and container`,
 		"policy=a&policy=b": `query parameter "policy" is given twice`,
 	} {
 		resp, got := exchange(t, socket, "GET /v1/events?"+query+" HTTP/1.1\r\nHost: x\r\n\r\n")
 		if resp.StatusCode != 400 || got != errorBody(want) {
 			t.Errorf("%s: status %d, body %s, want %s", query, resp.StatusCode, got, want)
+		}
+	}
+}
+
+// Since is a number, a moment or an age: what is kept no longer is told where it may
+// have been asked for, and not where all that is missing is older.
+func TestEventsSince(t *testing.T) {
+	labtest.Root(t)
+	now := time.Now()
+	at := func(ago time.Duration) agent.Entry {
+		e := entry("a", 1, "10.91.2.1:80")
+		e.Time = now.Add(-ago)
+		return e
+	}
+	events := &journal{seq: 10} // ten are not kept any more
+	events.add(at(3*time.Hour), at(2*time.Hour))
+	events.seq += 5
+	events.add(at(time.Hour), at(time.Minute), at(0))
+	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)))
+	for since, want := range map[string]string{
+		"0":   "11+0 12+0 18+5 19+0 20+0", // who asks for all that is kept misses what is between
+		"11":  "12+0 18+5 19+0 20+0",
+		"4":   "11+6 12+0 18+5 19+0 20+0",
+		"20":  "",
+		"24h": "11+10 12+0 18+5 19+0 20+0",
+		"90m": "18+5 19+0 20+0",
+		"30m": "19+0 20+0",
+		now.Add(-time.Hour).Format(time.RFC3339Nano):   "18+5 19+0 20+0",
+		now.Add(-time.Minute).Format(time.RFC3339Nano): "19+0 20+0",
+		now.Add(time.Minute).Format(time.RFC3339):      "",
+	} {
+		var q EventQuery
+		if err := q.ParseSince(since); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		err := c.Events(t.Context(), q, func(e Event) error {
+			got = append(got, fmt.Sprintf("%d+%d", e.Seq, e.Lost))
+			return nil
+		})
+		if all := strings.Join(got, " "); err != nil || all != want {
+			t.Errorf("since %s: %s, %v; want %s (number+lost)", since, all, err, want)
 		}
 	}
 }
@@ -228,7 +284,6 @@ func TestEventsFollow(t *testing.T) {
 		t.Errorf("status %d, content type %q", resp.StatusCode, ct)
 	}
 	lines := bufio.NewReader(resp.Body)
-	waitFor(t, "the subscription", func() bool { return events.subscribers() == 1 })
 	for i := range 3 {
 		events.add(entry("b", 1, "10.91.2.1:80"), entry("a", 1, "10.91.2.1:80"))
 		line, err := lines.ReadString('\n')
@@ -240,8 +295,18 @@ func TestEventsFollow(t *testing.T) {
 			t.Errorf("line %q: %v, want event %d", line, err, 2*i+2)
 		}
 	}
+	if n := serving(); n != 1 {
+		t.Errorf("%d streams are being served, want 1", n)
+	}
 	c.Close()
-	waitFor(t, "the subscription to end", func() bool { return events.subscribers() == 0 })
+	waitFor(t, "the stream to end", func() bool { return serving() == 0 })
+}
+
+// serving counts the streams that are being served in this process. No test with one
+// runs beside another.
+func serving() int {
+	buf := make([]byte, 1<<20)
+	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "(*admin).tell(")
 }
 
 func TestEventsClient(t *testing.T) {
@@ -299,9 +364,10 @@ func TestEventsSlowReader(t *testing.T) {
 	c := dial(t, socket)
 	_ = c.SetDeadline(time.Now().Add(2 * slack))
 	fmt.Fprint(c, "GET /v1/events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n")
-	waitFor(t, "the subscription", func() bool { return events.subscribers() == 1 })
+	events.add(entry("a", 1, "10.91.2.1:80"))
+	waitFor(t, "the stream", func() bool { return events.read(1) })
 	const n = 20_000
-	for range n {
+	for range n - 1 {
 		events.add(entry("a", 1, "10.91.2.1:80")) // never waits
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -322,8 +388,8 @@ func TestEventsSlowReader(t *testing.T) {
 	}
 
 	stuck := dial(t, socket) // reads nothing at all, for good
-	fmt.Fprint(stuck, "GET /v1/events?follow=1&since=1000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-	waitFor(t, "the second subscription", func() bool { return events.subscribers() == 2 })
+	fmt.Fprintf(stuck, "GET /v1/events?follow=1&since=%d HTTP/1.1\r\nHost: x\r\n\r\n", n)
+	waitFor(t, "the second stream", func() bool { return serving() == 2 })
 	go func() { _, _ = io.Copy(io.Discard, resp.Body) }()
 	for range n {
 		events.add(entry("a", 1, "10.91.2.1:80"))

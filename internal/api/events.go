@@ -13,11 +13,11 @@ import (
 
 // EventSource remembers the last things that happened.
 type EventSource interface {
-	// Subscribe streams the entries after the one numbered since, as far as
-	// they are kept, and then the new ones, until cancel, which closes the
-	// channel. The entries kept are in the channel when it returns. Its
-	// Seq counts without gaps; who reads too slowly loses the oldest.
-	Subscribe(since uint64) (entries <-chan agent.Entry, cancel func())
+	// After returns the first entry kept whose number is above since, with Seq 0
+	// where there is none yet; the number of the newest there is, 0 for none; and
+	// what the next one closes. Numbers count without gaps: what is no longer kept
+	// is missing among them.
+	After(since uint64) (e agent.Entry, last uint64, more <-chan struct{})
 }
 
 // lastWords is how long a client may take to read the end of a stream.
@@ -36,6 +36,11 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 	if _, ok := wholeBody(w, r); !ok {
 		return
 	}
+	_, newest, _ := h.events.After(q.Since)
+	if q.Since > newest {
+		refuse(w, http.StatusBadRequest, `query parameter "since" is %d, and the newest event has number %d: they count from 1 again since the agent was started anew`, q.Since, newest)
+		return
+	}
 	out := http.NewResponseController(w)
 	_ = out.SetWriteDeadline(time.Time{}) // an earlier answer's
 	// Shutdown does not wait for long for a client that reads nothing.
@@ -45,25 +50,26 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 	if out.Flush() != nil {
 		return
 	}
-	entries, cancel := h.events.Subscribe(q.Since)
-	defer cancel()
-	lines := &eventLines{query: q, to: json.NewEncoder(w), flush: out.Flush, last: q.Since}
-	for range len(entries) {
-		select {
-		case e := <-entries:
-			if lines.write(&e) != nil {
+	lines := &eventLines{query: q, from: q.from(time.Now()), to: json.NewEncoder(w), flush: out.Flush, last: q.Since}
+	h.tell(r.Context(), lines, newest)
+}
+
+// tell writes what is kept, up to the newest there was, and with follow goes on.
+func (h *admin) tell(ctx context.Context, lines *eventLines, newest uint64) {
+	for {
+		e, _, more := h.events.After(lines.last)
+		switch {
+		case e.Seq != 0 && (lines.query.Follow || e.Seq <= newest):
+			if lines.write(&e) != nil || lines.query.Follow && h.later.ctx.Err() != nil {
 				return
 			}
-		default: // dropped meanwhile
+			continue
+		case !lines.query.Follow:
+			return
 		}
-	}
-	for q.Follow {
 		select {
-		case e, ok := <-entries:
-			if !ok || lines.write(&e) != nil {
-				return
-			}
-		case <-r.Context().Done():
+		case <-more:
+		case <-ctx.Done():
 			return
 		case <-h.later.ctx.Done():
 			return
@@ -74,6 +80,7 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 // eventLines writes the events that were asked for.
 type eventLines struct {
 	query EventQuery
+	from  time.Time // zero: whenever
 	to    *json.Encoder
 	flush func() error
 	last  uint64 // number of the last entry, 0: none so far
@@ -83,10 +90,16 @@ type eventLines struct {
 // write writes an entry that is asked for. Its error says that the client is
 // gone.
 func (l *eventLines) write(e *agent.Entry) error {
-	if l.last != 0 && e.Seq > l.last+1 {
-		l.lost += e.Seq - l.last - 1
-	}
+	missing := e.Seq - l.last - 1
+	first := l.last == 0
 	l.last = e.Seq
+	if !l.from.IsZero() && e.Time.Before(l.from) {
+		l.lost = 0 // too old to be asked for
+		return nil
+	}
+	if !first || !l.from.IsZero() {
+		l.lost += missing
+	}
 	if !l.query.matches(e) {
 		return nil
 	}

@@ -22,10 +22,10 @@ func response(results []agent.Result) report.Response {
 func result(r *agent.Result) report.Result {
 	e := &r.Evidence
 	return report.Result{
-		Local:   addrText(r.ID.Local),
-		Peer:    addrText(r.ID.Remote),
-		Cookie:  r.ID.Cookie,
-		Policy:  r.Policy,
+		Local:  addrText(r.ID.Local),
+		Peer:   addrText(r.ID.Remote),
+		Cookie: r.ID.Cookie,
+		Policy: r.Policy, Revision: r.Revision,
 		Verdict: string(r.Verdict),
 		Reason:  r.Reason,
 		Action:  string(r.Action),
@@ -36,6 +36,9 @@ func result(r *agent.Result) report.Result {
 			BytesAcked:       e.BytesAcked,
 			Unread:           e.Unread,
 			InFlight:         e.InFlight,
+			Delivery:         string(r.Delivery),
+			Unacked:          e.Unacked,
+			Unsent:           e.Unsent,
 			LastDataMS:       e.DataAge.Milliseconds(),
 			LastPacketMS:     e.PacketAge.Milliseconds(),
 			ProbesSent:       e.ProbesSent,
