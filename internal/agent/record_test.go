@@ -162,7 +162,11 @@ func TestRecordOfEach(t *testing.T) {
 			t.Errorf("%q, revision %q", r.Delivery, r.Revision)
 		}
 		time.Sleep(10 * time.Second) // the sweep
-		if _, err := a.Probe(context.Background(), w.ns, w.look(w.sockets[w.cookieOf(t)])); err != nil {
+		w.mu.Lock()
+		w.add(3, 10*time.Second, nil)
+		third := w.look(w.sockets[3])
+		w.mu.Unlock()
+		if _, err := a.Probe(context.Background(), w.ns, third); err != nil {
 			t.Fatal(err)
 		}
 		told := make(map[Reporter]verdict.Delivery)
@@ -193,18 +197,6 @@ func TestRecordOfEach(t *testing.T) {
 			t.Errorf("%+v, %d entries", r, len(e))
 		}
 	})
-}
-
-// cookieOf returns that of a socket; a sweep has closed the others.
-func (w *world) cookieOf(t *testing.T) uint64 {
-	t.Helper()
-	if len(w.sockets) == 0 {
-		w.add(3, 10*time.Second, nil)
-	}
-	for cookie := range w.sockets {
-		return cookie
-	}
-	return 0
 }
 
 // TestLog is the line of the log, whole: docs/log.md explains its keys.
