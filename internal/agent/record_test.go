@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
@@ -176,6 +177,21 @@ func TestRecordOfEach(t *testing.T) {
 		want := map[Reporter]verdict.Delivery{ReporterCall: verdict.Acknowledged, ReporterSweep: "", ReporterAdmin: ""}
 		if d := cmp.Diff(want, told); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
+		}
+	})
+	bubble(t, "the policy changes meanwhile", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		next, err := policy.Parse("fake.yaml", []byte("version: 1\npeers: [{name: renamed, cidrs: [10.91.2.0/24], action: observe}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.pol = next
+		})
+		if r := judgeOne(t, a, w.report(id, 0)); r.Revision != next.Revision || r.Policy != "renamed" || r.Action != ActionObserved {
+			t.Errorf("%s under %s, revision %s", r.Action, r.Policy, r.Revision)
 		}
 	})
 	bubble(t, "busy", func(t *testing.T, w *world, a *Agent) {
