@@ -17,7 +17,7 @@ import (
 func entries(a *Agent, since uint64) (out []Entry) {
 	for {
 		e, _, _ := a.After(since)
-		if e.Seq == 0 {
+		if e.Seq <= since { // 0: none
 			return out
 		}
 		out, since = append(out, e), e.Seq

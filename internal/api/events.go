@@ -94,8 +94,7 @@ func (l *eventLines) write(e *agent.Entry) error {
 	first := l.last == 0
 	l.last = e.Seq
 	if !l.from.IsZero() && e.Time.Before(l.from) {
-		l.lost = 0 // too old to be asked for
-		return nil
+		return nil // too old to be asked for, and what is missing before it, too
 	}
 	if !first || !l.from.IsZero() {
 		l.lost += missing
