@@ -64,10 +64,10 @@ func story(at time.Time) kept {
 	end := &loader.Event{ID: id, Cause: loader.CauseInFlight, Errno: syscall.ETIMEDOUT, Direction: conn.Outbound, BytesReceived: 1000, BytesAcked: 500, Retransmits: 6}
 	where := container.ID{Container: "4f5e6d7c8b9a01234f5e6d7c8b9a0123", Pod: "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"}
 	entries := kept{
-		{Kind: agent.EntryVerdict, Policy: "buffer", Result: dead, Reporter: agent.ReporterCall, UID: 1000, PID: 4711, Container: where},
+		{Kind: agent.EntryVerdict, Policy: "buffer", Result: dead, Reporter: "call", UID: 1000, PID: 4711, Container: where},
 		{}, {}, // lost
-		{Kind: agent.EntryVerdict, Policy: "buffer", Result: reset, Reporter: agent.ReporterSweep},
-		{Kind: agent.EntryVerdict, Result: busy, Reporter: agent.ReporterCall, UID: 1000, PID: 4711},
+		{Kind: agent.EntryVerdict, Policy: "buffer", Result: reset, Reporter: "sweep"},
+		{Kind: agent.EntryVerdict, Result: busy, Reporter: "call", UID: 1000, PID: 4711},
 		{Kind: agent.EntryEnd, Policy: "buffer", Event: end, Container: where},
 		{Kind: agent.EntryStall, Policy: "buffer", Event: end},
 	}

@@ -23,7 +23,7 @@ func basisLines(e *api.Event) string {
 	line := func(name, text string) { fmt.Fprintf(b, "    %-10s  %s\n", name, text) }
 	line("policy", fmt.Sprintf("%s, revision %s", dash(e.Policy), dash(v.Revision)))
 	if basis := v.Basis; basis != nil {
-		if agent.Reporter(v.Reporter).Called() {
+		if agent.OfCall(v.Reporter) {
 			line("call", "written at "+moment(basis.SentNS)+limits(basis))
 		}
 		line("first look", sight(&basis.Before))

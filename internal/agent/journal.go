@@ -38,7 +38,7 @@ type Entry struct {
 	// Result, Reporter, UID and PID belong to a verdict; UID and PID are 0
 	// where no caller asked.
 	Result   *Result
-	Reporter Reporter
+	Reporter string
 	UID      uint32
 	PID      int32
 	// Event belongs to an end or a stall.

@@ -13,8 +13,8 @@ import (
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// entries returns those kept after the one numbered since.
-func entries(a *Agent, since uint64) (out []Entry) {
+// Entries returns those kept after the one numbered since.
+func Entries(a *Agent, since uint64) (out []Entry) {
 	for {
 		e, _, _ := a.After(since)
 		if e.Seq <= since { // 0: none
@@ -25,7 +25,7 @@ func entries(a *Agent, since uint64) (out []Entry) {
 }
 
 func numbers(a *Agent, since uint64) (out []uint64) {
-	for _, e := range entries(a, since) {
+	for _, e := range Entries(a, since) {
 		out = append(out, e.Seq)
 	}
 	return out

@@ -19,30 +19,27 @@ import (
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
-// Reporter is who asked, for the record.
-type Reporter string
-
-// The reporters.
+// Who asked, for the log.
 const (
-	ReporterCall  Reporter = "call"  // an application whose call timed out
-	ReporterSweep Reporter = "sweep" // a sibling was found silent
-	ReporterLimit Reporter = "limit" // close_silent_after has passed for a reported call
-	ReporterAdmin Reporter = "admin" // an operator asks, and nothing is to be closed
+	reporterCall  = "call"  // an application whose call timed out
+	reporterSweep = "sweep" // a sibling was found silent
+	reporterLimit = "limit" // close_silent_after has passed for a reported call
+	reporterAdmin = "admin" // an operator asks, and nothing is to be closed
 )
 
 // Reporters lists them.
-func Reporters() []Reporter {
-	return []Reporter{ReporterCall, ReporterSweep, ReporterLimit, ReporterAdmin}
+func Reporters() []string {
+	return []string{reporterCall, reporterSweep, reporterLimit, reporterAdmin}
 }
 
-// Called reports whether it is about a call that was made on the socket.
-func (r Reporter) Called() bool { return r != ReporterSweep && r != ReporterAdmin }
+// OfCall reports whether who asked does so about a call that was made on the socket.
+func OfCall(reporter string) bool { return reporter != reporterSweep && reporter != reporterAdmin }
 
 // call is one question about one socket.
 type call struct {
 	ns       *netns.NS
 	sent     time.Duration // when the call was written
-	reporter Reporter
+	reporter string
 	caller   Caller // zero for a sweep
 	one      bool   // the caller named this very socket
 }
@@ -61,7 +58,7 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 		return nil, fmt.Errorf("judge report: %w", ErrForbidden)
 	}
 	a.seen(r.Caller.NS.Inode())
-	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: ReporterCall, caller: r.Caller}
+	c := &call{ns: r.Caller.NS, sent: r.Sent, reporter: reporterCall, caller: r.Caller}
 	if !r.Local.IsValid() && r.Cookie == 0 {
 		return a.judgePeer(ctx, c, r.Peer)
 	}
@@ -188,7 +185,7 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	if v := verdict.Decide(w.in); v.Word != "" {
 		return a.conclude(w, v), nil
 	}
-	j, err := a.join(c.ns, s, w.peer, c.reporter == ReporterCall)
+	j, err := a.join(c.ns, s, w.peer, c.reporter == reporterCall)
 	if err != nil {
 		return Result{}, err
 	}
@@ -240,7 +237,7 @@ func (w *weighing) under(a *Agent, s *conn.Snapshot) {
 // swept made no call.
 func (w *weighing) rules() {
 	w.in.SilentLimit, w.in.CloseHung = 0, false
-	if w.peer == nil || w.call.reporter == ReporterSweep {
+	if w.peer == nil || w.call.reporter == reporterSweep {
 		return
 	}
 	w.in.SilentLimit = w.peer.CloseSilentAfter
@@ -264,7 +261,7 @@ func (a *Agent) weigh(w *weighing) (Result, error) {
 // conclude acts on a verdict and leaves the record of it.
 func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 	r := Result{ID: w.in.Before.Snapshot.ID, Cgroup: w.in.Before.Snapshot.Cgroup, Action: ActionNone}
-	if v.Close && w.call.reporter != ReporterAdmin {
+	if v.Close && w.call.reporter != reporterAdmin {
 		v, r.Action = a.act(w, v)
 	}
 	r.Verdict, r.Reason = v.Word, v.Reason

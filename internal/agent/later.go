@@ -25,7 +25,7 @@ const (
 // again. One wait runs per socket; a younger call reported meanwhile is asked
 // about after the older one.
 func (a *Agent) later(w *weighing) {
-	if w.in.SilentLimit == 0 || w.call.reporter != ReporterCall || !w.call.one || w.j == nil {
+	if w.in.SilentLimit == 0 || w.call.reporter != reporterCall || !w.call.one || w.j == nil {
 		return
 	}
 	switch verdict.Decide(w.in).Word {
@@ -56,7 +56,7 @@ func (a *Agent) later(w *weighing) {
 		defer a.handles.drop(ns)
 		defer a.unlimit(k, who)
 		for ok := true; ok; sent, ok = a.younger(k, sent) {
-			if !a.atLimit(ns, id, &call{ns: ns, sent: sent, reporter: ReporterLimit, caller: caller}, sent+limit) {
+			if !a.atLimit(ns, id, &call{ns: ns, sent: sent, reporter: reporterLimit, caller: caller}, sent+limit) {
 				return
 			}
 		}

@@ -46,7 +46,7 @@ func (a *Agent) record(c *call, r *Result) {
 	}
 	attrs = append(attrs, evidenceAttrs(r)...)
 	attrs = append(attrs,
-		slog.String("reporter", string(c.reporter)),
+		slog.String("reporter", c.reporter),
 		slog.Uint64("uid", uint64(c.caller.UID)),
 		slog.Int("pid", int(c.caller.PID)),
 		slog.Any("probes", inJSON(append([]Attempt{}, r.Attempts...))),

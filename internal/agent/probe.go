@@ -18,7 +18,7 @@ func (a *Agent) Probe(ctx context.Context, ns *netns.NS, s conn.Snapshot) (Resul
 	if !a.covers(ns) {
 		return Result{}, fmt.Errorf("probe %s: %w", s.ID, ErrForbidden)
 	}
-	r, err := a.judge(ctx, &call{ns: ns, sent: a.Now(), reporter: ReporterAdmin}, s)
+	r, err := a.judge(ctx, &call{ns: ns, sent: a.Now(), reporter: reporterAdmin}, s)
 	if err != nil {
 		return Result{}, fmt.Errorf("probe %s: %w", s.ID, err)
 	}

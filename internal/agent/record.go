@@ -22,7 +22,7 @@ func (w *weighing) fill(r *Result) {
 
 // delivered returns what became of the request of a call, "" where none was made.
 func (w *weighing) delivered() verdict.Delivery {
-	if !w.call.reporter.Called() {
+	if !OfCall(w.call.reporter) {
 		return ""
 	}
 	last := w.in.After

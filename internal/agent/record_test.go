@@ -25,7 +25,7 @@ import (
 // The tests with a made-up world all end here, and those with real sockets.
 func DecidedAgain(t *testing.T, a *Agent) {
 	t.Helper()
-	for _, e := range entries(a, 0) {
+	for _, e := range Entries(a, 0) {
 		if e.Result == nil || e.Result.Basis == nil {
 			continue
 		}
@@ -170,11 +170,11 @@ func TestRecordOfEach(t *testing.T) {
 		if _, err := a.Probe(context.Background(), w.ns, third); err != nil {
 			t.Fatal(err)
 		}
-		told := make(map[Reporter]verdict.Delivery)
-		for _, e := range entries(a, 0) {
+		told := make(map[string]verdict.Delivery)
+		for _, e := range Entries(a, 0) {
 			told[e.Reporter] = e.Result.Delivery
 		}
-		want := map[Reporter]verdict.Delivery{ReporterCall: verdict.Acknowledged, ReporterSweep: "", ReporterAdmin: ""}
+		want := map[string]verdict.Delivery{reporterCall: verdict.Acknowledged, reporterSweep: "", reporterAdmin: ""}
 		if d := cmp.Diff(want, told); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
@@ -201,7 +201,7 @@ func TestRecordOfEach(t *testing.T) {
 		if err != nil || len(r) != 1 || r[0].Reason != verdict.ReasonBusy || r[0].Basis != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if e := entries(a, 0); len(e) != 1 {
+		if e := Entries(a, 0); len(e) != 1 {
 			t.Errorf("%d entries, want one for every verdict", len(e))
 		}
 	})
@@ -209,7 +209,7 @@ func TestRecordOfEach(t *testing.T) {
 		id := w.add(1, time.Second, nil)
 		delete(w.sockets, 1)
 		r := judgeOne(t, a, w.report(id, 0))
-		if e := entries(a, 0); len(e) != 1 || r.Verdict != verdict.Gone || r.Delivery != "" {
+		if e := Entries(a, 0); len(e) != 1 || r.Verdict != verdict.Gone || r.Delivery != "" {
 			t.Errorf("%+v, %d entries", r, len(e))
 		}
 	})

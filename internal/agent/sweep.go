@@ -67,6 +67,6 @@ func (a *Agent) siblings(ns *netns.NS, k sweepKey, self uint64) error {
 	if err != nil {
 		return err
 	}
-	a.judgeAll(a.ctx, &call{ns: ns, sent: a.Now(), reporter: ReporterSweep}, found)
+	a.judgeAll(a.ctx, &call{ns: ns, sent: a.Now(), reporter: reporterSweep}, found)
 	return nil
 }

@@ -71,7 +71,7 @@ func TestWhere(t *testing.T) {
 			logged = append(logged, container.ID{Container: *line.Container, Pod: *line.Pod})
 		}
 		var kept []container.ID
-		for _, e := range entries(a, 0) {
+		for _, e := range Entries(a, 0) {
 			kept = append(kept, e.Container)
 		}
 		if !slices.Equal(kept, want) || !slices.Equal(logged, want) {

@@ -81,7 +81,7 @@ func newEvent(e *agent.Entry, lost uint64) Event {
 		r := result(e.Result)
 		out.Verdict = &VerdictEvent{
 			Verdict: r.Verdict, Reason: r.Reason, Action: r.Action,
-			Revision: r.Revision, Reporter: string(e.Reporter), UID: e.UID, PID: e.PID, Evidence: r.Evidence,
+			Revision: r.Revision, Reporter: e.Reporter, UID: e.UID, PID: e.PID, Evidence: r.Evidence,
 			Probes: e.Result.Attempts, Basis: e.Result.Basis,
 		}
 	}

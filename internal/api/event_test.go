@@ -96,7 +96,7 @@ func entry(policy string, netns uint32, peer string) agent.Entry {
 // filterable are five entries that differ in what can be asked for.
 func filterable() []agent.Entry {
 	other := entry("a", 1, "[fd91::7]:80")
-	other.Result, other.Reporter = &agent.Result{Verdict: verdict.Alive, Action: agent.ActionNone}, agent.ReporterAdmin
+	other.Result, other.Reporter = &agent.Result{Verdict: verdict.Alive, Action: agent.ActionNone}, "admin"
 	other.ID.Cookie, other.Container = 71, container.ID{Container: "c0ffee", Pod: "a-pod"}
 	end := entry("b", 2, "10.91.2.9:80")
 	end.Kind, end.Result, end.Event = agent.EntryEnd, nil, &loader.Event{Cause: loader.CauseIdle}

@@ -75,7 +75,7 @@ func (q *EventQuery) matches(e *agent.Entry) bool {
 		(q.Kind == "" || q.Kind == string(e.Kind)) &&
 		(q.Verdict == "" || e.Result != nil && q.Verdict == string(e.Result.Verdict)) &&
 		(q.Action == "" || e.Result != nil && q.Action == string(e.Result.Action)) &&
-		(q.Reporter == "" || q.Reporter == string(e.Reporter)) &&
+		(q.Reporter == "" || q.Reporter == e.Reporter) &&
 		(q.Cookie == 0 || q.Cookie == e.ID.Cookie) &&
 		(q.Pod == "" || q.Pod == e.Container.Pod) &&
 		strings.HasPrefix(e.Container.Container, q.Container) &&
@@ -203,7 +203,7 @@ func VerdictWords() []string { return words(verdict.Words()) }
 func ActionWords() []string { return words(agent.Actions()) }
 
 // ReporterWords lists who can ask for one.
-func ReporterWords() []string { return words(agent.Reporters()) }
+func ReporterWords() []string { return agent.Reporters() }
 
 func words[T ~string](of []T) []string {
 	out := make([]string, 0, len(of))
