@@ -194,6 +194,7 @@ func (s *service) startAgent() error {
 		Seen:       s.seen(),
 		Netns:      s.inodes(),
 		Now:        conn.Now,
+		Boot:       conn.Boot,
 	})
 	s.onStop(func() error {
 		s.agent.Close()

@@ -60,12 +60,15 @@ type Sockets interface {
 	Calm(ns *netns.NS, cookies []uint64) ([]uint64, error)
 	// Destroy closes exactly that socket.
 	Destroy(ns *netns.NS, id conn.ID) error
+	// LocalLeg reports whether a proxy of the namespace answers for the peer.
+	LocalLeg(ns *netns.NS, s *conn.Snapshot) (bool, error)
 }
 
-// Prober sends one segment of the connection. Its errors wrap
-// prober.ErrBlocked and prober.ErrNoRoute.
+// Prober sends one segment of the connection, and reports whether it certainly
+// takes the connection's way. Its errors wrap prober.ErrBlocked and
+// prober.ErrNoRoute.
 type Prober interface {
-	Send(ns *netns.NS, s *conn.Snapshot) error
+	Send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error)
 }
 
 // Apps asks applications. It shares what it learns between those who ask.
@@ -79,7 +82,7 @@ type Containers interface {
 	Of(cgroup uint64) container.ID
 }
 
-// Config is what New needs. Every field but Containers, Seen and Netns is required.
+// Config is what New needs. Every field but Containers, Seen, Netns and Boot is required.
 type Config struct {
 	Kernel  Kernel
 	Sockets Sockets
@@ -95,6 +98,9 @@ type Config struct {
 	Netns map[uint32]bool
 	// Now is CLOCK_MONOTONIC (conn.Now).
 	Now func() time.Duration
+	// Boot is CLOCK_BOOTTIME (conn.Boot), which goes on while the machine sleeps;
+	// nil: Now.
+	Boot func() time.Duration
 }
 
 // Agent judges connections. Use New.
@@ -147,6 +153,9 @@ func New(c Config) *Agent {
 		owners:     make(map[owner]int),
 		walks:      make(map[uint32]int),
 		turns:      make(chan struct{}, maxCalls),
+	}
+	if a.Boot == nil {
+		a.Boot = a.Now
 	}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	a.calls.sockets, a.calls.handles = c.Sockets, &a.handles

@@ -110,8 +110,20 @@ func (a *Agent) lookOnce(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	return a.Sockets.Again(ns, id)
 }
 
+// localLeg reports whether a proxy on this host answers for the peer, as far as
+// that can be found out.
+func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
+	a.turns <- struct{}{}
+	defer func() { <-a.turns }()
+	local, err := a.Sockets.LocalLeg(ns, s)
+	if err != nil {
+		a.Log.Warn("ask who answers for the peer", "socket", s.ID.String(), "err", err)
+	}
+	return local
+}
+
 // send sends one segment, when it is its turn.
-func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) error {
+func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error) {
 	a.turns <- struct{}{}
 	defer func() { <-a.turns }()
 	return a.Prober.Send(ns, s)

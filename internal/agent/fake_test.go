@@ -34,6 +34,12 @@ type world struct {
 	calmed   map[uint64]bool
 	sent     int
 	sendErr  error
+	// uncertain: segments of ours may not take the connection's way, and are lost;
+	// leg: a proxy on this host answers for the peer.
+	uncertain, leg bool
+	legs           int           // times asked
+	backedOff      bool          // no retransmission is due for long
+	slept          time.Duration // by the machine
 	// provokeErr is what Provoke returns: loader.ErrUnsupported before Linux 5.15.
 	provokeErr error
 	destroys   int
@@ -74,7 +80,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) now() time.Duration { return time.Hour + time.Since(w.start) }
 
 func (w *world) agent() *Agent {
-	return New(Config{Kernel: w, Sockets: w, Prober: w, Apps: w, Now: w.now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	return New(Config{Kernel: w, Sockets: w, Prober: w, Apps: w, Now: w.now, Boot: w.boot, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
 // add makes a socket that was last heard from a while ago.
@@ -195,20 +201,33 @@ func (w *world) Calm(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 	return cookies, nil
 }
 
-func (w *world) Send(_ *netns.NS, s *conn.Snapshot) error {
+func (w *world) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.legs++
+	return w.leg, nil
+}
+
+func (w *world) boot() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now() + w.slept
+}
+
+func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (certain bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sendErr != nil {
-		return w.sendErr
+		return false, w.sendErr
 	}
 	w.sent++
 	if f := w.sockets[s.Cookie]; f != nil {
 		w.ask(f, false)
-		if f.snap.InFlight() && f.heard < w.now() {
+		if f.snap.InFlight() && f.heard < w.now() && !w.backedOff {
 			f.snap.Retransmits++ // the kernel's own timer
 		}
 	}
-	return nil
+	return !w.uncertain, nil
 }
 
 func (w *world) Destroy(_ *netns.NS, id conn.ID) error {

@@ -18,19 +18,34 @@ import (
 type probing struct {
 	agent    *Agent
 	j        *judgement
+	first    conn.Snapshot // the look before the first attempt that counts
 	last     conn.Snapshot // the freshest look that found the socket
-	sent     int           // segments of ours that this host accepted
+	sent     int           // segments of ours that this host accepted, on the connection's way
 	provoked bool          // the kernel's keepalive has to be calmed again
 	kinds    []AttemptKind // of the attempts made
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	probe    verdict.Probe
+	gap      gap
 }
 
-// run makes the attempts, each with its own full time to be answered. Where the
-// agent itself was stopped meanwhile the window grows: an attempt is only over
-// when its time has passed after it was made.
+// run probes for one window, and for another where the agent, or the machine, was
+// stopped meanwhile: what was lost before says little about the path now, and
+// there may be none yet for a moment after the machine has slept.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
+	for {
+		p.first, p.sent, p.gap = p.last, 0, gap{last: p.agent.Boot()}
+		found, settled := p.window(ctx)
+		if settled || !p.gap.found {
+			return p.result(found)
+		}
+	}
+}
+
+// window makes the attempts, each with its own full time to be answered: it is only
+// over when its time has passed after it was made. settled: the question is
+// answered, or the socket is not found any more.
+func (p *probing) window(ctx context.Context) (found, settled bool) {
 	want := p.j.peer.Probe
 	window, spacing := want.Schedule(p.last.SRTT)
 	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
@@ -43,15 +58,14 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 			spacing = window - time.Duration(n)*spacing
 		}
 		p.attempt(last)
-		if found, settled := p.wait(ctx, spacing); settled {
-			return p.result(found)
+		if found, settled := p.wait(ctx, spacing); settled || p.gap.found {
+			return found, settled
 		}
 		if n >= min(1, want.Attempts-1) && !p.swept {
 			p.swept = p.agent.sweep(p.j)
 		}
 	}
-	found, _ := p.confirm(ctx, spacing)
-	return p.result(found)
+	return p.confirm(ctx, spacing)
 }
 
 // confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
@@ -91,9 +105,10 @@ func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
 	p.probe.Sent = len(p.kinds)
 	if !p.answered() {
 		p.probe.Sent = p.sent +
-			advanced(p.j.before.ProbesOut, p.last.ProbesOut) +
-			advanced(p.j.before.Retransmits, p.last.Retransmits)
+			advanced(p.first.ProbesOut, p.last.ProbesOut) +
+			advanced(p.first.Retransmits, p.last.Retransmits)
 	}
+	p.probe.LocalLeg = found && p.answered() && p.agent.localLeg(p.j.ns, &p.last)
 	p.agent.stats.probed(p.kinds, p.answered())
 	if !found {
 		return verdict.Look{}, p.probe
@@ -116,12 +131,16 @@ func (p *probing) attempt(last bool) {
 		return
 	}
 	a := p.agent
-	err := a.send(p.j.ns, &p.last)
+	certain, err := a.send(p.j.ns, &p.last)
 	switch {
 	case err == nil:
-		p.sent++
 		p.kinds = append(p.kinds, probeSegment)
 		p.note(probeSegment, attemptSent)
+		if certain {
+			p.sent++
+		} else {
+			p.probe.Multipath = true
+		}
 	case errors.Is(err, prober.ErrBlocked):
 		p.probe.Blocked = true
 		p.note(probeSegment, attemptBlocked)
@@ -197,6 +216,7 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 			return true, true
 		case <-timer.C:
 		}
+		p.gap.look(p.agent.Boot())
 		s, err := p.agent.again(p.j.ns, p.j.before.ID)
 		if errors.Is(err, sockets.ErrGone) {
 			return false, true

@@ -308,7 +308,7 @@ func rawProbe(b *bench) (string, error) {
 		return "", err
 	}
 	began := time.Now()
-	if err := prober.New().Send(b.ns, &before); err != nil {
+	if _, err := prober.New().Send(b.ns, &before); err != nil {
 		return "", err
 	}
 	_, err = b.await(func(s *conn.Snapshot) bool { return s.AckStamp != before.AckStamp })

@@ -154,7 +154,7 @@ func TestOwnerRuleBlocks(t *testing.T) {
 			p := connect(t, b, k)
 			s := p.snapshot(t)
 			lift := blockRoot(t, b)
-			if err := New().Send(b.Client, s); !errors.Is(err, ErrBlocked) || !errors.Is(err, unix.EPERM) {
+			if _, err := New().Send(b.Client, s); !errors.Is(err, ErrBlocked) || !errors.Is(err, unix.EPERM) {
 				t.Errorf("Send = %v, want ErrBlocked", err)
 			}
 			if err := New().Route(b.Client, s); err != nil {
@@ -183,7 +183,7 @@ func TestFullQueueIsAnError(t *testing.T) {
 				}
 				return nl.QdiscAdd(tight)
 			})
-			if err := New().Send(b.Client, s); !errors.Is(err, unix.ENOBUFS) {
+			if _, err := New().Send(b.Client, s); !errors.Is(err, unix.ENOBUFS) {
 				t.Errorf("Send = %v, want ENOBUFS", err)
 			}
 			in(t, b.Client, func() error { return nl.QdiscDel(tight) })

@@ -103,7 +103,7 @@ func BenchmarkSend(b *testing.B) {
 		s := connect(b, bed, k).snapshot(b)
 		b.Run(k.name+"/from another namespace", func(b *testing.B) {
 			for b.Loop() {
-				if err := New().Send(bed.Client, s); err != nil {
+				if _, err := New().Send(bed.Client, s); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -111,7 +111,7 @@ func BenchmarkSend(b *testing.B) {
 		b.Run(k.name+"/from its namespace", func(b *testing.B) {
 			in(b, bed.Client, func() error {
 				for b.Loop() {
-					if err := New().Send(bed.Client, s); err != nil {
+					if _, err := New().Send(bed.Client, s); err != nil {
 						return err
 					}
 				}

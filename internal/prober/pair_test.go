@@ -110,7 +110,7 @@ func (p *pair) answered(t testing.TB) {
 
 func send(t testing.TB, p *pair, s *conn.Snapshot) {
 	t.Helper()
-	if err := New().Send(p.bed.Client, s); err != nil {
+	if _, err := New().Send(p.bed.Client, s); err != nil {
 		t.Fatal(err)
 	}
 }

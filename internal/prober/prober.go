@@ -34,13 +34,19 @@ func New() *Prober { return &Prober{} }
 // the namespace that s was taken in; s should be as fresh as can be.
 //
 // A nil error means that the kernel accepted the segment for sending, and no
-// more: it may still be lost on a device without a carrier. Nothing was sent
-// where the error wraps ErrUnprobeable, ErrNoRoute or ErrBlocked.
-func (p *Prober) Send(ns *netns.NS, s *conn.Snapshot) error {
-	if err := p.on(ns, s, (*socket).send); err != nil {
-		return fmt.Errorf("send probe of %s: %w", s.ID, err)
+// more: it may still be lost on a device without a carrier. certain says that it
+// left as the connection's own segments do, as far as the routing table tells;
+// without it, silence says nothing. Nothing was sent where the error wraps
+// ErrUnprobeable, ErrNoRoute or ErrBlocked.
+func (p *Prober) Send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error) {
+	err = p.on(ns, s, func(k *socket, s *conn.Snapshot) error {
+		certain = k.certain
+		return k.send(s)
+	})
+	if err != nil {
+		return false, fmt.Errorf("send probe of %s: %w", s.ID, err)
 	}
-	return nil
+	return certain, nil
 }
 
 // Route asks the kernel whether it has a route for the connection, with its
@@ -77,16 +83,16 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 
 // through runs act on a raw socket that is bound to dev, 0 for any.
 func through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snapshot) error) error {
-	if dev != 0 && s.Remote.Addr().Is4() {
-		if err := routeExists4(s, dev); err != nil {
-			return err
-		}
+	certain, err := certainWay(s, dev)
+	if err != nil && dev != 0 && s.Remote.Addr().Is4() {
+		return err
 	}
 	k, err := open(s, dev)
 	if err != nil {
 		return err
 	}
 	defer k.close()
+	k.certain = certain
 	return act(k, s)
 }
 

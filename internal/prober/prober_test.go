@@ -48,7 +48,8 @@ func TestRefusesWhatMustNotBeProbed(t *testing.T) {
 			s.Netns = here.Inode()
 			with(&s)
 			want, _, _ := strings.Cut(strings.TrimSpace(why), ": ")
-			for name, err := range map[string]error{"Send": New().Send(here, &s), "Route": New().Route(here, &s)} {
+			_, sendErr := New().Send(here, &s)
+			for name, err := range map[string]error{"Send": sendErr, "Route": New().Route(here, &s)} {
 				if !errors.Is(err, ErrUnprobeable) || !strings.Contains(err.Error(), want) {
 					t.Errorf("%s = %v, want ErrUnprobeable because %q", name, err, want)
 				}

@@ -15,6 +15,8 @@ import (
 type socket struct {
 	fd  int
 	ip4 bool
+	// certain: what it sends takes the connection's next hop.
+	certain bool
 }
 
 // option is one socket option with an integer value.

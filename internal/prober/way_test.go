@@ -201,7 +201,7 @@ func TestOutdatedDeviceIsNotUsed(t *testing.T) {
 }
 
 var both = map[string]func(*bed, *conn.Snapshot) error{
-	"Send":  func(b *bed, s *conn.Snapshot) error { return New().Send(b.Client, s) },
+	"Send":  func(b *bed, s *conn.Snapshot) error { _, err := New().Send(b.Client, s); return err },
 	"Route": func(b *bed, s *conn.Snapshot) error { return New().Route(b.Client, s) },
 }
 

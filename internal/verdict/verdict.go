@@ -51,6 +51,8 @@ const (
 	ReasonAmbiguous    = "ambiguous"     // unknown: adopted, and not certain who opened it, so that another policy may be meant
 	ReasonRepair       = "repair"        // unknown: being checkpointed
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
+	ReasonLocalLeg     = "local_leg"     // unknown: a proxy on this host answers for the peer
+	ReasonMultipath    = "multipath"     // unknown: the route has several next hops, and ours may not be the connection's
 	ReasonUnconfirmed  = "unconfirmed"   // unknown: only segments of ours stayed unanswered, none of the connection's own
 	ReasonLocked       = "locked"        // unknown or alive_slow: its application holds the socket's lock
 	ReasonBusy         = "busy"          // unknown: too many judgements under way, or the agent is stopping
@@ -127,6 +129,11 @@ type Probe struct {
 	Sent, Wanted int
 	// Blocked, NoRoute: at least one attempt was refused so.
 	Blocked, NoRoute bool
+	// Multipath: segments of ours may have left by another next hop than the
+	// connection's. They are not among those that Sent counts.
+	Multipath bool
+	// LocalLeg: what answered is a proxy on this host.
+	LocalLeg bool
 	// Window is the effective window.
 	Window time.Duration
 }
@@ -227,6 +234,9 @@ func last(in Input) Verdict {
 	switch {
 	case payload && after.Unread() > 0:
 		return Verdict{Word: LocalUnread}
+	case heard && in.Probe.LocalLeg && after.PayloadReceived() == before.PayloadReceived():
+		// An answer of the proxy's is no sign of life; what it passes on is.
+		return Verdict{Word: Unknown, Reason: ReasonLocalLeg}
 	case payload && heard:
 		return Verdict{Word: Alive}
 	case heard:
@@ -237,6 +247,9 @@ func last(in Input) Verdict {
 		return Verdict{Word: LocalFault, Reason: ReasonNoRoute}
 	case in.Probe.Blocked:
 		return Verdict{Word: Unknown, Reason: ReasonProbeBlocked}
+	case in.Probe.Sent < in.Probe.Wanted && in.Probe.Multipath:
+		// What the kernel itself has sent took the right way, and is too little.
+		return Verdict{Word: Unknown, Reason: ReasonMultipath}
 	case in.Probe.Sent < in.Probe.Wanted:
 		return Verdict{Word: Unknown, Reason: ReasonProbeFailed}
 	}

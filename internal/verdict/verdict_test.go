@@ -69,6 +69,9 @@ func TestFirstLook(t *testing.T) {
 	}
 }
 
+// viaProxy is asked, on a connection that a proxy of this host has taken.
+var viaProxy = Probe{Done: true, Sent: 5, Wanted: 5, Window: 3 * time.Second, LocalLeg: true}
+
 func TestAfterProbe(t *testing.T) {
 	before := look(now, 90*time.Second, 95*time.Second)
 	silent := with(look(end, 90*time.Second, 95*time.Second), func(s *conn.Snapshot) { s.ProbesOut = 5 })
@@ -101,6 +104,17 @@ func TestAfterProbe(t *testing.T) {
 		{"no route", silent, Probe{Done: true, NoRoute: true, Wanted: 5}, Verdict{Word: LocalFault, Reason: ReasonNoRoute}},
 		{"our segments refused", silent, Probe{Done: true, Blocked: true, Wanted: 5, Sent: 5}, Verdict{Word: Unknown, Reason: ReasonProbeBlocked}},
 		{"an attempt missing", silent, Probe{Done: true, Wanted: 5, Sent: 4}, Verdict{Word: Unknown, Reason: ReasonProbeFailed}},
+		{"ours may have gone astray", silent, Probe{Done: true, Wanted: 5, Sent: 4, Multipath: true}, Verdict{Word: Unknown, Reason: ReasonMultipath}},
+		{"ours may have gone astray, the kernel's own were lost as well", silent, Probe{Done: true, Wanted: 5, Sent: 5, Multipath: true}, Verdict{Word: DeadPath, Close: true}},
+		{"ours may have gone astray, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, Wanted: 5, Multipath: true}, Verdict{Word: AliveSlow}},
+		{"a proxy on this host answered", look(end, 90*time.Second, 104*time.Second), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
+		{"a proxy on this host took more of the upload", with(silent, func(s *conn.Snapshot) { s.BytesAcked++ }), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
+		{"a proxy on this host answered, payload came before", look(end, 101*time.Second, 104*time.Second), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
+		{"a proxy on this host passed payload on", with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ }), viaProxy, Verdict{Word: Alive}},
+		{"a proxy on this host is silent", silent, viaProxy, Verdict{Word: DeadPath, Close: true}},
+		{"half closed by us", with(silent, func(s *conn.Snapshot) { s.State = conn.FinWait2 }), asked, Verdict{Word: DeadPath, Close: true}},
+		{"half closed by us, answered", with(look(end, 90*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.State = conn.FinWait2 }), asked, Verdict{Word: AliveSlow}},
+		{"a part of the answer, then silence", with(look(end, 101*time.Second, 101*time.Second), func(s *conn.Snapshot) { s.DataStamp, s.AckStamp, s.ProbesOut = 90000, 95000, 5 }), asked, Verdict{Word: DeadPath, Close: true}},
 		{"refused, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, Blocked: true, Wanted: 5}, Verdict{Word: AliveSlow}},
 	} {
 		got := Decide(Input{Sent: sent, Before: before, After: test.after, Probe: test.probe})

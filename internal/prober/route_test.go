@@ -3,6 +3,7 @@
 package prober
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -37,14 +38,25 @@ func TestRouteRequest(t *testing.T) {
 				"02" + "20" + "20" + "b8" + "00000000" + "00200000" +
 				"0800" + "0200" + "0a5b0102" + "0800" + "0100" + "0a5b0202" + "0800" + "0400" + "07000000" +
 				"0800" + "1000" + "2a000000"}, // RTA_MARK
+		{"through any device", local, func(s *conn.Snapshot) { s.DstDev = 0 },
+			"2c000000" + "1a00" + "0100" + "00000000" + "00000000" +
+				"02" + "20" + "20" + "00" + "00000000" + "00200000" +
+				"0800" + "0200" + "0a5b0102" + "0800" + "0100" + "0a5b0202"},
+		{"IPv6", local, func(s *conn.Snapshot) {
+			s.Local, s.Remote = netip.MustParseAddrPort("[fd91::2]:40000"), netip.MustParseAddrPort("[fd91::3]:7100")
+		},
+			"4c000000" + "1a00" + "0100" + "00000000" + "00000000" +
+				"0a" + "80" + "80" + "00" + "00000000" + "00200000" +
+				"1400" + "0200" + "fd910000000000000000000000000002" + "1400" + "0100" + "fd910000000000000000000000000003" +
+				"0800" + "0400" + "07000000"},
 		{"from anywhere", func(*conn.Snapshot) netip.Addr { return netip.Addr{} }, func(*conn.Snapshot) {},
 			"2c000000" + "1a00" + "0100" + "00000000" + "00000000" +
 				"02" + "20" + "00" + "00" + "00000000" + "00200000" +
 				"0800" + "0100" + "0a5b0202" + "0800" + "0400" + "07000000"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := snapshot("10.91.1.2:40000", "10.91.2.2:7100", tt.with)
-			got, err := routeRequest(&s, tt.source(&s), 7)
+			s := snapshot("10.91.1.2:40000", "10.91.2.2:7100", func(s *conn.Snapshot) { s.DstDev = 7 }, tt.with)
+			got, err := routeRequest(&s, tt.source(&s), s.DstDev)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,11 +76,11 @@ func message(kind uint16, data ...byte) []byte {
 
 func TestRouteReply(t *testing.T) {
 	code := func(n int32) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
-	if err := routeReply(message(unix.RTM_NEWROUTE, make([]byte, rtmsg)...)); err != nil {
+	if _, err := routeReply(message(unix.RTM_NEWROUTE, make([]byte, rtmsg)...), 0); err != nil {
 		t.Errorf("a route: %v", err)
 	}
 	for _, errno := range []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.ENODEV} {
-		if err := routeReply(message(unix.NLMSG_ERROR, code(-int32(errno))...)); !errors.Is(err, errno) {
+		if _, err := routeReply(message(unix.NLMSG_ERROR, code(-int32(errno))...), 0); !errors.Is(err, errno) {
 			t.Errorf("%v arrives as %v", errno, err)
 		}
 	}
@@ -80,17 +92,59 @@ func TestRouteReply(t *testing.T) {
 		"half an errno":     message(unix.NLMSG_ERROR),
 		"another message":   message(unix.RTM_NEWLINK, make([]byte, 16)...),
 	} {
-		if routeReply(b) == nil {
+		if _, err := routeReply(b, 0); err == nil {
 			t.Errorf("%s passes for a route", name)
 		}
 	}
+}
+
+// TestHops: of several next hops those count that lead through the device.
+func TestHops(t *testing.T) {
+	hop := func(flags byte, dev uint32) []byte { // and a gateway
+		b := append(binary.NativeEndian.AppendUint16(nil, 16), flags, 0)
+		b = binary.NativeEndian.AppendUint32(b, dev)
+		return append(b, attribute(unix.RTA_GATEWAY, 10, 91, 1, 1)...)
+	}
+	several := func(hops ...[]byte) []byte {
+		return attribute(unix.RTA_MULTIPATH, bytes.Join(hops, nil)...)
+	}
+	oif := attribute(unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, 7)...)
+	group := attribute(rtaNHID, 1, 0, 0, 0)
+	for name, tt := range map[string]struct {
+		attributes []byte
+		dev        uint32
+		want       bool
+	}{
+		"one":                         {oif, 7, true},
+		"one, of a group":             {append(group, oif...), 7, true},
+		"a group, not spelled out":    {group, 7, false},
+		"two devices":                 {several(hop(0, 7), hop(0, 8)), 7, true},
+		"two devices, either of them": {several(hop(0, 7), hop(0, 8)), 0, false},
+		"two on the device":           {several(hop(0, 7), hop(0, 8), hop(0, 7)), 7, false},
+		"two, one of them dead":       {several(hop(0, 7), hop(unix.RTNH_F_DEAD, 7)), 7, true},
+		"two, one without a carrier":  {several(hop(unix.RTNH_F_LINKDOWN, 7), hop(0, 7)), 0, true},
+		"cut off":                     {several(hop(0, 7), hop(0, 8))[:30], 7, false},
+	} {
+		b := message(unix.RTM_NEWROUTE, append(make([]byte, rtmsg), tt.attributes...)...)
+		if got, err := routeReply(b, tt.dev); err != nil || got != tt.want {
+			t.Errorf("%s: certain %t, %v, want %t", name, got, err, tt.want)
+		}
+		if got, err := routeReply(b[:len(b)-4], tt.dev); got {
+			t.Errorf("%s, the end missing: certain, %v", name, err)
+		}
+	}
+}
+
+func attribute(kind uint16, data ...byte) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(data)))
+	return append(binary.NativeEndian.AppendUint16(b, kind), data...)
 }
 
 func FuzzRouteReply(f *testing.F) {
 	f.Add(message(unix.RTM_NEWROUTE, make([]byte, rtmsg)...))
 	f.Add(message(unix.NLMSG_ERROR, 0xff, 0xff, 0xff, 0xff))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if routeReply(b) == nil && binary.NativeEndian.Uint16(b[4:]) != unix.RTM_NEWROUTE {
+		if _, err := routeReply(b, 7); err == nil && binary.NativeEndian.Uint16(b[4:]) != unix.RTM_NEWROUTE {
 			t.Errorf("%x passes for a route", b)
 		}
 	})
