@@ -55,6 +55,12 @@ func (l *Lab) RejectReset(m Match) (*Fault, error) {
 	return l.fault(m, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
 }
 
+// Unreachable answers each packet of m with an ICMP message that says so.
+func (l *Lab) Unreachable(m Match) (*Fault, error) {
+	const hostUnreachable = 2 // NFT_REJECT_ICMPX_HOST_UNREACH
+	return l.fault(m, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: hostUnreachable})
+}
+
 func (l *Lab) fault(m Match, verdict expr.Any) (*Fault, error) {
 	r, err := l.rules.add(l.rules.faults, m, verdict)
 	if err != nil {

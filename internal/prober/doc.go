@@ -21,11 +21,15 @@
 //
 // A raw socket does not follow the connection by itself (kernel-facts P8).
 // Every segment is bound to the connection's source address, to the device of
-// its cached route and to its mark, and over IPv6 carries its flow label. What
-// cannot be followed, because a snapshot does not tell: an IP_TTL, an IPv6 flow
+// its cached route and to its mark, and over IPv6 carries its flow label. Where
+// this host translates the peer's address (a redirect, a service) it is bound to no
+// device, so that it is routed once more as the connection's own are. What
+// cannot be followed, because a snapshot does not tell: a mark that a rule of this
+// host's gives to packets of the connection; an IP_TTL, an IPv6 flow
 // label, a priority or IP options that the application set; routing rules by
-// port, protocol or owner; IPsec policies that select TCP alone; and which one
-// of several next hops on the same device the connection uses. A source address
+// port, protocol or owner; and IPsec policies that select TCP alone. Which one of
+// several next hops on the same device the connection uses cannot be followed
+// either; that is noticed, and Send says so. A source address
 // that this host has lost looks like a transparent proxy's and is probed.
 //
 // # Of the application
@@ -55,7 +59,7 @@
 //
 // # Privileges
 //
-// CAP_NET_RAW and, for marked connections before Linux 5.17, CAP_NET_ADMIN,
+// CAP_NET_RAW and CAP_NET_ADMIN (to ask conntrack, and for marked connections),
 // in the user namespace that owns the network namespace; entering another
 // network namespace needs what package netns needs. The process must be in the
 // initial time namespace: the timestamp option carries the kernel's own

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	nl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
@@ -38,6 +40,24 @@ func TestSegmentOnTheWireIsTheKernelsOwn(t *testing.T) {
 			p = connect(t, b, kinds[1])
 		}
 		compareWithKernel(t, p)
+	})
+	t.Run("timestamps in microseconds", func(t *testing.T) {
+		const usecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS
+		in(t, b.Client, func() error {
+			r := defaultRoute(false, 0, first)
+			r.Features = usecTS
+			return ignore(unix.EINVAL, nl.RouteReplace(r))
+		})
+		p := connect(t, b, kinds[0])
+		if !p.snapshot(t).TimestampUsec {
+			running, name, err := kernel.Running()
+			if err != nil || !running.Before(kernel.Release{Major: 6, Minor: 7}) {
+				t.Fatalf("%s gave milliseconds, %v", name, err)
+			}
+			t.Skipf("needs timestamps in microseconds, which %s has not", name)
+		}
+		compareWithKernel(t, p)
+		reroute(t, b, false, first)
 	})
 	sysctlIn(t, b.Client, "ipv4/tcp_timestamps", "0")
 	t.Run("without timestamps", func(t *testing.T) { compareWithKernel(t, connect(t, b, kinds[0])) })

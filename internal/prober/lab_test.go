@@ -8,8 +8,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	nl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -159,34 +157,4 @@ func rule(t testing.TB, b *bed, v6 bool, with func(*nl.Rule)) {
 		with(r)
 		return nl.RuleAdd(r)
 	})
-}
-
-// blockRoot makes the client drop what processes of root send, until the
-// returned function is called.
-func blockRoot(t testing.TB, b *bed) (lift func()) {
-	t.Helper()
-	c, err := nftables.New(nftables.WithNetNSFd(b.Client.FD()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "owner"})
-	chain := c.AddChain(&nftables.Chain{
-		Name: "output", Table: table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter,
-	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0, 0, 0}},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}})
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		t.Helper()
-		c.DelTable(table)
-		if err := c.Flush(); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

@@ -17,13 +17,18 @@ import (
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
-// each runs a test on every kind of connection, with timestamps and without.
+// each runs a test on every kind of connection, with timestamps and without, and
+// one without selective acknowledgments either.
 func each(t *testing.T, test func(t *testing.T, b *bed, p *pair)) {
-	for _, stamps := range []string{"1", "0"} {
+	for _, have := range []struct {
+		stamps, sack string
+		kinds        []kind
+	}{{"1", "1", kinds}, {"0", "1", kinds}, {"0", "0", kinds[:1]}} {
 		b := newBed(t)
-		sysctlIn(t, b.Client, "ipv4/tcp_timestamps", stamps)
-		for _, k := range kinds {
-			t.Run(fmt.Sprintf("%s, timestamps %s", k.name, stamps), func(t *testing.T) {
+		sysctlIn(t, b.Client, "ipv4/tcp_timestamps", have.stamps)
+		sysctlIn(t, b.Client, "ipv4/tcp_sack", have.sack)
+		for _, k := range have.kinds {
+			t.Run(fmt.Sprintf("%s, timestamps %s, sack %s", k.name, have.stamps, have.sack), func(t *testing.T) {
 				test(t, b, connect(t, b, k))
 			})
 		}
@@ -153,7 +158,7 @@ func TestOwnerRuleBlocks(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			p := connect(t, b, k)
 			s := p.snapshot(t)
-			lift := blockRoot(t, b)
+			lift := labtest.BlockRoot(t, b.Client)
 			if _, err := New().Send(b.Client, s); !errors.Is(err, ErrBlocked) || !errors.Is(err, unix.EPERM) {
 				t.Errorf("Send = %v, want ErrBlocked", err)
 			}

@@ -68,12 +68,13 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 	if ns.Inode() != s.Netns {
 		return fmt.Errorf("%w: it is not in %s", ErrUnprobeable, ns)
 	}
+	w := wayOf(ns, s)
 	return ns.Do(func() error {
 		var err error
-		for _, dev := range devices(s) {
+		for _, dev := range w.devices {
 			// A cached route can be out of date, and its device gone. The
 			// kernel looks for another one then, and so must we.
-			if err = through(s, dev, act); !errors.Is(err, ErrNoRoute) {
+			if err = w.through(s, dev, act); !errors.Is(err, ErrNoRoute) {
 				return err
 			}
 		}
@@ -82,8 +83,8 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 }
 
 // through runs act on a raw socket that is bound to dev, 0 for any.
-func through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snapshot) error) error {
-	certain, err := certainWay(s, dev)
+func (w *way) through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snapshot) error) error {
+	certain, err := certainWay(&w.to, dev)
 	if err != nil && dev != 0 && s.Remote.Addr().Is4() {
 		return err
 	}
@@ -92,22 +93,8 @@ func through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snapshot) err
 		return err
 	}
 	defer k.close()
-	k.certain = certain
+	k.certain = certain && w.known
 	return act(k, s)
-}
-
-// loopback is the index of lo in every network namespace.
-const loopback = 1
-
-// devices returns the devices to try, best first, 0 for whatever the routing
-// table says.
-func devices(s *conn.Snapshot) []uint32 {
-	// What stays on this host needs no device to be told the way, and the
-	// routes to local addresses name other devices than lo.
-	if s.DstDev == 0 || s.DstDev == loopback || s.DstDev == s.Ifindex {
-		return []uint32{s.Ifindex}
-	}
-	return []uint32{s.DstDev, s.Ifindex}
 }
 
 // probeable refuses what a raw segment could harm or cannot reach, with the

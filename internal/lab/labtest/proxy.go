@@ -93,6 +93,28 @@ func Intercept(t testing.TB, ns *netns.NS, port, to uint16) {
 	flush(t, c)
 }
 
+// BlockRoot makes ns drop, in its output hook, what processes of root send, until
+// the returned function is called.
+func BlockRoot(t testing.TB, ns *netns.NS) (lift func()) {
+	t.Helper()
+	c, table := tableIn(t, ns, "owner")
+	chain := c.AddChain(&nftables.Chain{
+		Name: "output", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter,
+	})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0, 0, 0}},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}})
+	flush(t, c)
+	return func() {
+		t.Helper()
+		c.DelTable(table)
+		flush(t, c)
+	}
+}
+
 // tableIn makes a table of nftables for both families.
 func tableIn(t testing.TB, ns *netns.NS, name string) (*nftables.Conn, *nftables.Table) {
 	t.Helper()
