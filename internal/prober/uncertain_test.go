@@ -101,9 +101,17 @@ func TestFollowsTranslation(t *testing.T) {
 		t.Errorf("the cached route leads by %s: nothing is tried", cached)
 	}
 	p.silent(t)
+	ear := listenIn(t, b.Client)
 	if !sure(t, p, s) {
 		t.Error("the way is not certain")
 	}
+	h, ok := ear.probe(t, s.Local, netip.AddrPortFrom(backend, 7103), s.SndUna)
+	in(t, b.Client, func() error {
+		if !ok || h.dev != index(second.dev) {
+			t.Errorf("heard %t, left by device %d, want %s", ok, h.dev, second.dev)
+		}
+		return nil
+	})
 	p.answered(t)
 	p.exchange(t)
 }
