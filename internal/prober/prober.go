@@ -68,9 +68,9 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 	if ns.Inode() != s.Netns {
 		return fmt.Errorf("%w: it is not in %s", ErrUnprobeable, ns)
 	}
-	w := wayOf(ns, s)
 	return ns.Do(func() error {
 		var err error
+		w := wayOf(ns, s)
 		for _, dev := range w.devices {
 			// A cached route can be out of date, and its device gone. The
 			// kernel looks for another one then, and so must we.

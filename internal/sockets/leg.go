@@ -23,8 +23,11 @@ import (
 //
 // It takes constant time: one question to conntrack where that is there, one look,
 // and one route where one of them found something.
-func (s *Sockets) LocalLeg(ns *netns.NS, of *conn.Snapshot) (bool, error) {
-	local, err := s.localLeg(ns, of)
+func (s *Sockets) LocalLeg(ns *netns.NS, of *conn.Snapshot) (local bool, err error) {
+	err = ns.Do(func() (err error) { // once for all that is asked
+		local, err = s.localLeg(ns, of)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("ask who answers %s: %w", of.ID, err)
 	}

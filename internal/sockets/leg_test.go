@@ -90,3 +90,18 @@ func transparent(t *testing.T, ns *netns.NS, port uint16) *net.TCPListener {
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln.(*net.TCPListener)
 }
+
+func BenchmarkLocalLeg(b *testing.B) {
+	bed := loadertest.New(b, loadertest.Fast)
+	s := sockets.New(bed.Programs)
+	client, _ := labtest.PairTo(b, labtest.Dialer{NS: bed.Client}, bed.Server, netip.AddrPortFrom(bed.ServerAddr4, 7100))
+	snap, err := get(s, bed.Client, client)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := s.LocalLeg(bed.Client, &snap); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
