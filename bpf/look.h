@@ -115,8 +115,12 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	out->state = sk->__sk_common.skc_state;
 	out->family = sk->__sk_common.skc_family;
 	out->tos = inet->tos;
-	if (out->family == AF_INET6 && inet->pinet6 && out->remote[10] != 0xff)
+	out->flow_label = 0;
+	if (out->family == AF_INET6 && inet->pinet6 && out->remote[10] != 0xff) {
 		out->tos = inet->pinet6->tclass;
+		out->flow_label = bpf_ntohl(inet->pinet6->flow_label) & 0xfffff;
+	}
+	out->spare = 0;
 	out->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
 	out->retransmits = icsk->icsk_retransmits;
 	out->probes_out = icsk->icsk_probes_out;

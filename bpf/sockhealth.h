@@ -249,7 +249,9 @@ struct sh_look {
 	__u32 dst_dev;
 	__u32 bound_dev;
 	__u32 uid;
-	__u32 flags; /* enum sh_look_flags */
+	__u32 flags;	  /* enum sh_look_flags */
+	__u32 flow_label; /* of IPv6, set for the socket; 0: the kernel chooses by txhash */
+	__u32 spare;
 	__u8 state;
 	__u8 family;
 	__u8 tos;

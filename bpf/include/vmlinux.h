@@ -131,6 +131,7 @@ struct sock {
 };
 
 struct ipv6_pinfo {
+	__be32 flow_label;
 	__u8 tclass;
 };
 

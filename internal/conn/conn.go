@@ -204,6 +204,7 @@ type Snapshot struct {
 
 	Mark      uint32 // SO_MARK
 	TxHash    uint32 // flow hash: multipath choice and IPv6 flow label follow it
+	FlowLabel uint32 // of IPv6, as its application or flowlabel_reflect set it; 0: by TxHash
 	TOS       uint8  // IP_TOS or IPV6_TCLASS
 	DstDev    uint32 // ifindex of the device the connection leaves by, 0: no cached route
 	DstDevUp  bool   // that device is up and has a carrier; true where DstDev is 0

@@ -116,7 +116,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		Timestamps:    has(lookupShLookFlagsSH_LOOK_TSTAMP),
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,
-		Mark: l.Mark, TxHash: l.Txhash, TOS: l.Tos,
+		Mark: l.Mark, TxHash: l.Txhash, FlowLabel: l.FlowLabel, TOS: l.Tos,
 		DstDev: l.DstDev, DstDevUp: !has(lookupShLookFlagsSH_LOOK_DEV_DOWN),
 		Options: options(l.Options),
 		// That of a connect() under way is none of a connection.

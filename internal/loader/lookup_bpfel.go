@@ -46,6 +46,8 @@ type lookupShLook struct {
 	BoundDev      uint32
 	Uid           uint32
 	Flags         uint32
+	FlowLabel     uint32
+	Spare         uint32
 	State         uint8
 	Family        uint8
 	Tos           uint8

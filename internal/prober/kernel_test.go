@@ -4,6 +4,7 @@ package prober
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,6 +31,17 @@ func TestSegmentOnTheWireIsTheKernelsOwn(t *testing.T) {
 		k.setup = expedited
 		t.Run(k.name, func(t *testing.T) { compareWithKernel(t, connect(t, b, k)) })
 	}
+	t.Run("IPv6 with the peer's flow label", func(t *testing.T) {
+		sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "1")
+		p := &pair{bed: b}
+		p.server, p.client = labtest.PairTo(t, labtest.Dialer{NS: b.Server}, b.Client, netip.AddrPortFrom(b.ClientAddr6, 0))
+		p.local, p.remote = labtest.Addr(p.client.LocalAddr()), labtest.Addr(p.client.RemoteAddr())
+		if p.snapshot(t).FlowLabel == 0 {
+			t.Error("no label was set for the socket")
+		}
+		compareWithKernel(t, p)
+		sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "0")
+	})
 	sysctlIn(t, b.Client, "ipv6/auto_flowlabels", "0")
 	t.Run("IPv6 without flow labels", func(t *testing.T) { compareWithKernel(t, connect(t, b, kinds[1])) })
 	sysctlIn(t, b.Client, "ipv6/auto_flowlabels", "1")

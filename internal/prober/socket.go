@@ -100,7 +100,11 @@ func (k *socket) send(s *conn.Snapshot) error {
 		return edge("read hop limit", err)
 	}
 	var label uint32
-	if !k.ip4 {
+	switch {
+	case k.ip4:
+	case s.FlowLabel != 0:
+		label = s.FlowLabel
+	default:
 		label = readLabels().of(s.TxHash)
 	}
 	g := keepalive(s, conn.Now())
