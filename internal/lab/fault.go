@@ -33,6 +33,18 @@ func (l *Lab) Drop(m Match) (*Fault, error) {
 	return l.fault(m, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
+// DropFirst loses the first n packets of m; those after them pass. The fault counts
+// them all.
+func (l *Lab) DropFirst(m Match, n uint32) (*Fault, error) {
+	// What is within the burst, which is never filled up again.
+	first := &expr.Limit{Type: expr.LimitTypePkts, Rate: 1, Unit: expr.LimitTimeWeek, Burst: n}
+	r, err := l.rules.add(l.rules.faults, m, first, &expr.Verdict{Kind: expr.VerdictDrop})
+	if err != nil {
+		return nil, err
+	}
+	return &Fault{rule: r}, nil
+}
+
 // DropPort loses both directions of every connection to a server's port.
 func (l *Lab) DropPort(port uint16) (*Fault, error) { return l.Drop(Port(port)) }
 

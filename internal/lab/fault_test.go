@@ -4,6 +4,7 @@ package lab_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -226,5 +227,23 @@ func TestCountersSeeWhatFaultsDrop(t *testing.T) {
 	}
 	if _, err := data.Packets(); err == nil {
 		t.Error("a removed counter still counts")
+	}
+}
+
+func TestDropFirst(t *testing.T) {
+	l := labtest.New(t, lab.Options{})
+	client, server := labtest.Pair(t, l, 7100)
+	there := lab.Match{DstPort: 7100, MinLen: 150}
+	fault := labtest.Fault(t)(l.DropFirst(there, 2))
+	want := make([]byte, 200)
+	if _, err := client.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(server, want); err != nil {
+		t.Errorf("the third of its kind did not pass: %v", err)
+	}
+	if n := labtest.Packets(t, fault); n != 3 {
+		t.Errorf("%d packets, want two lost and one that passed", n)
 	}
 }
