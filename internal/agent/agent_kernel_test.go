@@ -112,7 +112,11 @@ func TestFinAndReset(t *testing.T) {
 	exchange(t, client, server)
 	server.Close()
 	labtest.Eventually(t, late, func() bool { return labtest.State(t, client) == conn.CloseWait }, "the FIN")
-	wantVerdict(t, b.judge(t, report(b.Client, client, time.Second)), verdict.ClosedByPeer, "", agent.ActionNone)
+	r := b.judge(t, report(b.Client, client, time.Second))
+	wantVerdict(t, r, verdict.ClosedByPeer, "", agent.ActionNone)
+	if e := r.Evidence; e.BytesReceived != uint64(len("still here")) || e.Unread != 0 {
+		t.Errorf("evidence %+v; a FIN's byte is no payload", e)
+	}
 
 	// A peer that has lost the connection answers the probe with a RST.
 	client, server = labtest.Pair(t, b.Lab, 0)
