@@ -33,11 +33,14 @@ type Basis struct {
 
 // Asked is a Probe.
 type Asked struct {
-	Sent     int   `json:"sent"`
-	Wanted   int   `json:"wanted"`
-	Blocked  bool  `json:"blocked,omitempty"`
-	NoRoute  bool  `json:"no_route,omitempty"`
-	WindowNS int64 `json:"window_ns"`
+	Sent    int  `json:"sent"`
+	Wanted  int  `json:"wanted"`
+	Blocked bool `json:"blocked,omitempty"`
+	NoRoute bool `json:"no_route,omitempty"`
+	// Multipath and LocalLeg are as in Probe.
+	Multipath bool  `json:"multipath,omitempty"`
+	LocalLeg  bool  `json:"local_leg,omitempty"`
+	WindowNS  int64 `json:"window_ns"`
 }
 
 // Sight is a Look.
@@ -95,7 +98,8 @@ func (in Input) Basis(report time.Duration) *Basis {
 	if p := &in.Probe; p.Done {
 		after := sight(&in.After, base, report)
 		b.After = &after
-		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, WindowNS: int64(p.Window)}
+		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
+			Multipath: p.Multipath, LocalLeg: p.LocalLeg, WindowNS: int64(p.Window)}
 	}
 	return b
 }
@@ -139,7 +143,10 @@ func (b *Basis) Input() (Input, error) {
 		return in, nil
 	}
 	p := b.Probe
-	in.Probe = Probe{Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, Window: time.Duration(p.WindowNS)}
+	in.Probe = Probe{
+		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
+		Multipath: p.Multipath, LocalLeg: p.LocalLeg, Window: time.Duration(p.WindowNS),
+	}
 	if b.After == nil {
 		return Input{}, fmt.Errorf("read last look: it is missing beside the probe")
 	}
