@@ -5,14 +5,6 @@
 
 #include "kernels.h"
 
-/* Saturates where 32 bits of milliseconds end, after 49 days. */
-static __always_inline __u32 ticks_to_ms(__u32 ticks)
-{
-	__u64 ms = (__u64)ticks * 1000 / hz;
-
-	return ms > 0xffffffff ? 0xffffffff : ms;
-}
-
 /* What to fill in of the way out: device and its state. */
 static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *out)
 {

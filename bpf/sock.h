@@ -38,6 +38,14 @@ struct {
 	__type(value, struct sh_record);
 } sh_records SEC(".maps");
 
+/* Saturates where 32 bits of milliseconds end, after 49 days. */
+static __always_inline __u32 ticks_to_ms(__u32 ticks)
+{
+	__u64 ms = (__u64)ticks * 1000 / hz;
+
+	return ms > 0xffffffff ? 0xffffffff : ms;
+}
+
 static __always_inline bool sock_flag(const struct sock *sk, int flag)
 {
 	return sk->__sk_common.skc_flags >> flag & 1;

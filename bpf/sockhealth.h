@@ -93,10 +93,19 @@ enum sh_record_flags {
 	SH_CONNECTING = 1 << 5, /* no connection yet: the user timeout is that of connect() */
 };
 
+/* What the silence watch remembers of a connection (silence.bpf.c). */
+struct sh_quiet {
+	__u32 una;	/* the oldest byte that a pass saw unacknowledged, */
+	__u32 since_ms; /* out since then, of CLOCK_MONOTONIC; 0: none was */
+	/* In 8 bits 1 and how often it was suspected, 0: never seen to wait; then the
+	 * low 24 of rcv_nxt: of another payload it says nothing. */
+	__u32 asked;
+};
+
 /*
  * Kept in the socket itself (SK_STORAGE), longer than any build: what is added
- * takes spare words, or stands at the end and makes the record longer. Either way
- * a new build reads an old record as one whose new fields are 0 (convert.bpf.c).
+ * stands at the end and makes the record longer. A new build reads an old record as one whose new
+ * fields are 0 (convert.bpf.c).
  */
 struct sh_record {
 	__u8 version; /* SH_RECORD_VERSION */
@@ -111,7 +120,7 @@ struct sh_record {
 	__u32 held_ms;		     /* of CLOCK_MONOTONIC: when the application last set one */
 	__u64 leave_ns;		     /* until then the options are the prober's */
 	__u32 connect_ms;	     /* the policy's bound of connect(), 0: none */
-	__u32 spare[3];
+	struct sh_quiet quiet;
 };
 
 /* Why a connection ended, as the kernel saw it. */

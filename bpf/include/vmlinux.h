@@ -173,10 +173,12 @@ struct tcp_sock {
 	__u32 rcv_nxt;
 	__u32 copied_seq;
 	__u32 snd_wnd;
+	__u32 snd_wl1;
 	__u32 rcv_wnd;
 	__u32 rcv_wup;
 	__u32 rcv_tstamp;
 	__u32 lsndtime;
+	__u64 delivered_mstamp;
 	__u32 srtt_us;
 	__u32 tsoffset;
 	struct tcp_options_received rx_opt;

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,7 +73,8 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	for i := range checks {
 		out.Features = append(out.Features, feature(&checks[i]))
 	}
-	out.Problems = append(a.problems(checks, &out), coverageProblems(&report, &canary)...)
+	watch := a.Silence()
+	out.Problems = slices.Concat(a.problems(checks, &out), coverageProblems(&report, &canary), silenceProblems(&watch))
 	return out, nil
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/reload"
+	"github.com/sockhealth/sockhealth/internal/silence"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
@@ -53,6 +54,7 @@ type service struct {
 	registry   *registry.Registry // nil with --netns
 	adopter    atomic.Pointer[adopt.Adopter]
 	checker    atomic.Pointer[coverage.Scanner]
+	silence    atomic.Pointer[silence.Watcher]
 	agent      *agent.Agent
 	metrics    *metrics.Metrics
 	listener   net.Listener
@@ -83,7 +85,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	}
 	for _, step := range []func() error{
 		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
-		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startCoverage,
+		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startSilence, s.startCoverage,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -168,6 +170,9 @@ func (s *service) putInForce(p *policy.Policy) error {
 	if c := s.checker.Load(); c != nil {
 		c.Wake()
 	}
+	if w := s.silence.Load(); w != nil {
+		w.Wake()
+	}
 	return nil
 }
 
@@ -221,7 +226,7 @@ func (s *service) startAgent() error {
 func (s *service) startMetrics() (err error) {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Version: b.Version, Revision: b.Commit,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
 	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {

@@ -192,6 +192,9 @@ func reportText(x *api.Explanation) string {
 			text += " and its silence closes"
 		}
 	}
+	if r.SilenceMS > 0 {
+		text += "; without a report where a request stays unanswered for " + ms(r.SilenceMS)
+	}
 	if r.CloseSilentAfterMS > 0 {
 		text += "; closed after " + ms(r.CloseSilentAfterMS) + " without payload for a call"
 	}

@@ -21,15 +21,16 @@ import (
 
 // Who asked, for the log.
 const (
-	reporterCall  = "call"  // an application whose call timed out
-	reporterSweep = "sweep" // a sibling was found silent
-	reporterLimit = "limit" // close_silent_after has passed for a reported call
-	reporterAdmin = "admin" // an operator asks, and nothing is to be closed
+	reporterCall    = "call"    // an application whose call timed out
+	reporterSilence = "silence" // a request is out, and nothing comes back
+	reporterSweep   = "sweep"   // a sibling was found silent
+	reporterLimit   = "limit"   // close_silent_after has passed for a reported call
+	reporterAdmin   = "admin"   // an operator asks, and nothing is to be closed
 )
 
 // Reporters lists them.
 func Reporters() []string {
-	return []string{reporterCall, reporterSweep, reporterLimit, reporterAdmin}
+	return []string{reporterCall, reporterSilence, reporterSweep, reporterLimit, reporterAdmin}
 }
 
 // OfCall reports whether who asked does so about a call that was made on the socket.
@@ -40,7 +41,7 @@ type call struct {
 	ns       *netns.NS
 	sent     time.Duration // when the call was written
 	reporter string
-	caller   Caller // zero for a sweep
+	caller   Caller // zero for a sweep, and for silence
 	one      bool   // the caller named this very socket
 }
 
@@ -185,7 +186,7 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	if v := verdict.Decide(w.in); v.Word != "" {
 		return a.conclude(w, v), nil
 	}
-	j, err := a.join(c.ns, s, w.peer, c.reporter == reporterCall)
+	j, err := a.join(c.ns, s, w.peer, c.reporter == reporterCall || c.reporter == reporterSilence)
 	if err != nil {
 		return Result{}, err
 	}
@@ -234,10 +235,10 @@ func (w *weighing) under(a *Agent, s *conn.Snapshot) {
 }
 
 // rules takes over what the policy says about a call that stays unanswered. Who
-// swept made no call.
+// swept made no call, and of one that is silent nobody says that it is overdue.
 func (w *weighing) rules() {
 	w.in.SilentLimit, w.in.CloseHung = 0, false
-	if w.peer == nil || w.call.reporter == reporterSweep {
+	if w.peer == nil || w.call.reporter == reporterSweep || w.call.reporter == reporterSilence {
 		return
 	}
 	w.in.SilentLimit = w.peer.CloseSilentAfter
@@ -252,7 +253,7 @@ func (a *Agent) weigh(w *weighing) (Result, error) {
 		return Result{}, ErrStopped // the evidence was not gathered to the end
 	}
 	w.in.Before.Snapshot, w.in.After, w.in.Probe = w.j.before, w.j.after, w.j.probe
-	if verdict.AsksApp(w.in) && a.askApp(w) != nil {
+	if w.call.reporter != reporterSilence && verdict.AsksApp(w.in) && a.askApp(w) != nil {
 		return Result{}, ErrStopped
 	}
 	return a.conclude(w, verdict.Decide(w.in)), nil

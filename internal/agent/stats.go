@@ -50,6 +50,8 @@ type Stats struct {
 	// WouldHaveClosed counts, by policy, sockets that were condemned under
 	// action: observe and got payload later.
 	WouldHaveClosed map[string]uint64
+	// Suspects counts, by policy, the connections that the silence watch had judged.
+	Suspects map[string]uint64
 	// Judgements are under way now.
 	Judgements int
 }
@@ -61,6 +63,7 @@ type stats struct {
 	closes   map[CloseKey]uint64
 	probes   map[ProbeKey]uint64
 	live     map[string]uint64
+	suspects map[string]uint64
 	observe  func(time.Duration) // of verdicts, nil: nobody listens
 }
 
@@ -117,6 +120,13 @@ func (s *stats) wouldHaveClosed(policy string) {
 	add(&s.live, policy)
 }
 
+// suspected counts one that the silence watch had judged.
+func (s *stats) suspected(policy string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.suspects, policy)
+}
+
 // Observe makes the agent tell the duration of every verdict to fn, which must
 // not block. It is called once, before the first report.
 func (a *Agent) Observe(fn func(time.Duration)) { a.stats.observe = fn }
@@ -131,6 +141,7 @@ func (a *Agent) Stats() Stats {
 	defer s.mu.Unlock()
 	return Stats{
 		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
-		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live), Judgements: n,
+		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live),
+		Suspects: maps.Clone(s.suspects), Judgements: n,
 	}
 }

@@ -102,6 +102,8 @@ type Rule struct {
 	AppProbe *AppProbe `json:"app_probe,omitempty"`
 	// CloseSilentAfterMS is 0 where there is no such limit.
 	CloseSilentAfterMS int64 `json:"close_silent_after_ms"`
+	// SilenceMS is 0 where nothing is judged without a report.
+	SilenceMS int64 `json:"silence_ms"`
 	// ConnectTimeoutMS is 0 where connect() is not bounded.
 	ConnectTimeoutMS int64 `json:"connect_timeout_ms"`
 }
@@ -124,7 +126,7 @@ func NewRule(p *policy.Peer, file string, service netip.Addr) Rule {
 		Name: p.Name, File: file, Line: p.Line, Ports: []string{}, Directions: p.Directions.String(),
 		Options:  newSocketOptions(p.Options),
 		WindowMS: p.Probe.Window.Milliseconds(), Attempts: p.Probe.Attempts,
-		Observe: p.Observe, CloseSilentAfterMS: p.CloseSilentAfter.Milliseconds(),
+		Observe: p.Observe, CloseSilentAfterMS: p.CloseSilentAfter.Milliseconds(), SilenceMS: p.Silence.Milliseconds(),
 		ConnectTimeoutMS: p.ConnectTimeout.Milliseconds(),
 	}
 	if a := p.AppProbe; a != nil {
@@ -155,6 +157,8 @@ type Figures struct {
 	SurvivesInFlightNearMS int64 `json:"survives_in_flight_near_ms"`
 	ReportBoundMS          int64 `json:"report_bound_ms"`
 	SurvivesReportMS       int64 `json:"survives_report_ms"`
+	SilenceBoundMS         int64 `json:"silence_bound_ms"`
+	SilenceLaterMS         int64 `json:"silence_later_ms"`
 }
 
 // NewFigures puts figures into the words of the API.
@@ -172,6 +176,8 @@ func NewFigures(f *policy.Figures) Figures {
 		SurvivesInFlightNearMS: ms(f.SurvivesInFlightNear),
 		ReportBoundMS:          ms(f.ReportBound),
 		SurvivesReportMS:       ms(f.SurvivesReport),
+		SilenceBoundMS:         ms(f.SilenceBound),
+		SilenceLaterMS:         ms(f.SilenceLater),
 	}
 }
 

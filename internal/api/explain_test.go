@@ -239,12 +239,12 @@ func TestNewDetailAndRule(t *testing.T) {
 		Name: "buffer", Line: 4, Directions: policy.Both, Ports: []policy.PortRange{{Lo: 7100, Hi: 7199}, {Lo: 9, Hi: 9}},
 		CIDRs:   []policy.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}, {Prefix: netip.MustParsePrefix("10.20.0.0/16")}, {Prefix: netip.MustParsePrefix("10.30.0.0/24")}},
 		Options: conn.Options{KeepAlive: true, Idle: 5 * time.Second}, Probe: policy.Probe{Window: 3 * time.Second, Attempts: 5},
-		Observe: true, CloseSilentAfter: time.Minute,
+		Observe: true, CloseSilentAfter: time.Minute, Silence: 30 * time.Second,
 		AppProbe: &policy.AppProbe{Kind: policy.AppHTTP, Port: 7101, Timeout: 10 * time.Second, CloseHung: true},
 	}
 	wantRule := Rule{
 		Name: "buffer", File: "p.yaml", Line: 4, CIDR: "10.20.0.0/16", Ports: []string{"7100-7199", "9"}, Directions: "both",
-		Options: SocketOptions{KeepAlive: true, IdleS: 5}, WindowMS: 3000, Attempts: 5, Observe: true, CloseSilentAfterMS: 60000,
+		Options: SocketOptions{KeepAlive: true, IdleS: 5}, WindowMS: 3000, Attempts: 5, Observe: true, CloseSilentAfterMS: 60000, SilenceMS: 30000,
 		AppProbe: &AppProbe{Kind: "http", Port: 7101, TimeoutMS: 10000, CloseHung: true},
 	}
 	if d := cmp.Diff(wantRule, NewRule(&p, "p.yaml", netip.MustParseAddr("10.20.1.2"))); d != "" {
@@ -253,8 +253,9 @@ func TestNewDetailAndRule(t *testing.T) {
 	f := policy.Figures{
 		IdleBound: 1e6, IdleBoundLatest: 2e6, InFlightBound: 3e6, InFlightBoundLatest: 4e6, LostProbes: 5, SurvivesIdle: 6e6,
 		SurvivesIdleFresh: 7e6, SurvivesInFlight: 8e6, SurvivesInFlightNear: 9e6, ReportBound: 10e6, SurvivesReport: 11e6,
+		SilenceBound: 12e6, SilenceLater: 13e6,
 	}
-	if d := cmp.Diff(Figures{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, NewFigures(&f)); d != "" {
+	if d := cmp.Diff(Figures{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, NewFigures(&f)); d != "" {
 		t.Errorf("figures (-want +got):\n%s", d)
 	}
 }

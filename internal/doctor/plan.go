@@ -105,6 +105,11 @@ func actPlans() []plan {
 			remedy: runLinux(kernel.Provoke),
 		},
 		{
+			name: kernel.Silence.String(), try: watch, now: has(kernel.Silence),
+			lost:   kernel.Silence.Without(),
+			remedy: "see the message; the kernel needs CONFIG_BPF_SYSCALL and BTF, as the other programs do",
+		},
+		{
 			name: "raw_probe", try: rawProbe, now: rawProbeNow,
 			lost:   "connections with data in flight are not judged (unknown); the kernel's bound ends them",
 			remedy: "grant CAP_NET_RAW, and look for a firewall or seccomp rule that forbids raw sockets",

@@ -30,6 +30,9 @@ const (
 	// SocketCgroup is a pointer to the cgroup in every socket (commit
 	// 8520e224f547); before, it shares its word with a class of net_cls.
 	SocketCgroup
+	// Silence is an iterator over the records in sockets, in all namespaces: the
+	// silence watch. Every kernel from the floor on has it, unless it is refused.
+	Silence
 )
 
 // features is what is known of each.
@@ -45,6 +48,7 @@ var features = [...]struct {
 	Adopt:         {"adopt", Release{5, 15}, "connections that are older than the agent, or were opened outside its cgroup, are not bounded"},
 	AdoptEvents:   {"adopt_events", Release{6, 12}, "the close of an adopted connection is told by a tracepoint, and its stalls are not told"},
 	SocketCgroup:  {"socket_cgroup", Release{5, 15}, "events, the log and the list of sockets name no containers and pods"},
+	Silence:       {"silence", Release{5, 10}, "nothing is judged without a report, whatever the policy's silence says"},
 	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},
 }
 

@@ -44,3 +44,15 @@ func AttachedTo(fd int, typ ebpf.AttachType) ([]ebpf.ProgramID, error) {
 	ids, _, err := attachedTo(fd, typ, unix.BPF_F_QUERY_EFFECTIVE)
 	return ids, err
 }
+
+// WithoutRecordsIterator loads the silence watch as a kernel does that has no
+// iterator over socket storage.
+func (p *Programs) WithoutRecordsIterator() {
+	_, _ = p.loadSilencer(func() (*ebpf.CollectionSpec, error) {
+		spec, err := loadSilence()
+		if err == nil {
+			spec.Programs[silenceProgShSilence].AttachTo = "no_such_iterator"
+		}
+		return spec, err
+	})
+}

@@ -100,6 +100,8 @@ func (p *Programs) Lacks(f kernel.Feature) (err error) {
 		_, err = p.provoker()
 	case kernel.BPFDestroy:
 		_, err = p.destroyer()
+	case kernel.Silence:
+		_, err = p.silencer()
 	case kernel.SocketCgroup:
 		p.cgroups.Do(func() {
 			if why := p.types.socketCgroup(); why != nil {

@@ -14,7 +14,7 @@ import (
 
 // Features lists those that the programs have where the kernel gives them.
 func Features() []kernel.Feature {
-	return []kernel.Feature{kernel.Hold, kernel.Scan, kernel.Provoke, kernel.BPFDestroy}
+	return []kernel.Feature{kernel.Hold, kernel.Scan, kernel.Provoke, kernel.BPFDestroy, kernel.Silence}
 }
 
 // socketCgroup returns why programs cannot tell which cgroup a socket belongs to.

@@ -29,6 +29,7 @@ type Programs struct {
 	provoke extra[*provokeObjects]
 	destroy extra[*destroyObjects]
 	adopt   extra[*adoption]
+	silence extra[*silencer]
 	// watching says that the tracepoint of adoption is attached.
 	watching atomic.Bool
 	holders  holderWalks
@@ -254,7 +255,7 @@ func (p *Programs) Close() error {
 	defer p.walks.Unlock()
 	p.closed = true
 	return errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(),
-		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close())
+		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close(), p.silence.close())
 }
 
 // use keeps the objects from being freed until done; not ok: they are.

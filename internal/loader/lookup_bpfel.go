@@ -116,7 +116,12 @@ type lookupShRecord struct {
 	HeldMs    uint32
 	LeaveNs   uint64
 	ConnectMs uint32
-	Spare     [3]uint32
+	Quiet     struct {
+		_       structs.HostLayout
+		Una     uint32
+		SinceMs uint32
+		Asked   uint32
+	}
 }
 
 type lookupShRecordFlags uint32

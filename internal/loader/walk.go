@@ -122,7 +122,12 @@ func (o onward) Read(b []byte) (int, error) {
 // walk runs an iterator over the calling thread's namespace and cuts what it
 // writes into rows.
 func walk(prog *ebpf.Program, size int, row func([]byte) error) error {
-	it, err := link.AttachIter(link.IterOptions{Program: prog})
+	return walkOver(link.IterOptions{Program: prog}, size, row)
+}
+
+// walkOver is walk for any iterator.
+func walkOver(what link.IterOptions, size int, row func([]byte) error) error {
+	it, err := link.AttachIter(what)
 	if err != nil {
 		return fmt.Errorf("attach walk of sockets: %w", err)
 	}

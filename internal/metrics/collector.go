@@ -35,6 +35,7 @@ type collector struct {
 	probes, judgements               *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
 	connects                         *prometheus.Desc
+	suspects, passes, passCPU        *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 }
@@ -65,7 +66,10 @@ func newCollector(c Config) *collector {
 		closes: desc("closes_total", "Condemned sockets, by what was done.", "policy", "action"),
 		live: desc("would_have_closed_live_total",
 			"Sockets condemned under action: observe that got payload later.", "policy"),
-		probes: desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
+		suspects: desc("silence_suspects_total", "Connections that the silence watch had judged.", "policy"),
+		passes:   desc("silence_passes_total", "Passes of the silence watch over the managed connections."),
+		passCPU:  desc("silence_cpu_seconds_total", "CPU that the passes of the silence watch took."),
+		probes:   desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
 		judgements: desc("judgements_in_progress",
 			"Sockets under judgement now."),
 		optionErrors: desc("setsockopt_errors_total", "Socket options that the kernel refused to the BPF programs.",
@@ -85,7 +89,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.connects, c.overrides,
 		c.verdicts, c.closes, c.live, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
-		c.reloadOK, c.reloadTime, c.unattended,
+		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU,
 	} {
 		ch <- d
 	}
@@ -110,6 +114,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.judged(s, "", &stats)
 	c.probing(s, &stats)
 	c.programs(s)
+	watch := c.Silence.Silence()
+	s.counter(c.passes, watch.Passes)
+	s <- prometheus.MustNewConstMetric(c.passCPU, prometheus.CounterValue, watch.CPU.Seconds())
 	ok, loaded := c.Policy.LastReload()
 	s.gauge(c.reloadOK, boolean(ok))
 	s.gauge(c.reloadTime, float64(loaded.UnixMilli())/1e3)
@@ -150,6 +157,7 @@ func (c *collector) policy(s sink, name string, k *loader.Counters, stats *agent
 		s.counter(c.stale, closed, name, cause)
 	}
 	s.counter(c.live, stats.WouldHaveClosed[name], name)
+	s.counter(c.suspects, stats.Suspects[name], name)
 }
 
 // judged sends the verdicts of one policy.

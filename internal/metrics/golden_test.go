@@ -105,6 +105,15 @@ sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 0
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 0
 sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 0
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 0
+# HELP sockhealth_silence_cpu_seconds_total CPU that the passes of the silence watch took.
+# TYPE sockhealth_silence_cpu_seconds_total counter
+sockhealth_silence_cpu_seconds_total 0
+# HELP sockhealth_silence_passes_total Passes of the silence watch over the managed connections.
+# TYPE sockhealth_silence_passes_total counter
+sockhealth_silence_passes_total 0
+# HELP sockhealth_silence_suspects_total Connections that the silence watch had judged.
+# TYPE sockhealth_silence_suspects_total counter
+sockhealth_silence_suspects_total{policy="buffer"} 0
 # HELP sockhealth_sockets Managed connections open now.
 # TYPE sockhealth_sockets gauge
 sockhealth_sockets{policy="buffer"} 0
@@ -206,6 +215,9 @@ sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 110
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 108
 sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 109
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 111
+sockhealth_silence_cpu_seconds_total 0.084
+sockhealth_silence_passes_total 83
+sockhealth_silence_suspects_total{policy="buffer"} 81
 sockhealth_sockets{policy="buffer"} 1179
 sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 41
 sockhealth_stale_sockets_total{cause="hung",policy="buffer"} 1000

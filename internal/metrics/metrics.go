@@ -13,6 +13,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/silence"
 )
 
 // Agent has the figures of the agent itself.
@@ -38,12 +39,18 @@ type Policy interface {
 	LastReload() (ok bool, loaded time.Time)
 }
 
+// Silence has the figures of the silence watch.
+type Silence interface {
+	Silence() silence.Stats
+}
+
 // Config is what New needs.
 type Config struct {
 	Agent    Agent
 	Kernel   Kernel
 	Policy   Policy
 	Coverage Coverage
+	Silence  Silence
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }
@@ -61,7 +68,7 @@ func New(c Config) *Metrics {
 		registry: prometheus.NewPedanticRegistry(),
 		verdicts: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "verdict_duration_seconds",
-			Help: "Time from a report, or the start of a sweep's judgement, to its verdict.",
+			Help: "Time from a report, or the start of a judgement by sweep or silence watch, to its verdict.",
 			// From a look alone to the longest window.
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 2, 3, 4, 5, 10, 30},
 		}),

@@ -14,6 +14,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/silence"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
@@ -31,6 +32,7 @@ type fake struct {
 	report                 coverage.Report
 	canary                 coverage.Canary
 	adoption               map[string]adopt.Count
+	watch                  silence.Stats
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
@@ -38,11 +40,12 @@ func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counter
 func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
 func (f *fake) Unattended() time.Duration                     { return f.unattended }
 func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
+func (f *fake) Silence() silence.Stats                        { return f.watch }
 func (f *fake) Coverage() (coverage.Report, coverage.Canary)  { return f.report, f.canary }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
@@ -101,8 +104,10 @@ func TestFigures(t *testing.T) {
 		},
 		WouldHaveClosed: map[string]uint64{"buffer": 71, "a policy that is gone": 72},
 		Probes:          map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
+		Suspects:        map[string]uint64{"buffer": 81, "a policy that is gone": 82},
 		Judgements:      61,
 	}
+	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
 	m := f.metrics()
 	m.ObserveVerdict(3 * time.Second)
 	_, body := scrape(t, m)

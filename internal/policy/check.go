@@ -155,7 +155,7 @@ func (e *entry) peer() Peer {
 		Probe:    Probe{Window: s.window.value, Attempts: s.attempts.value},
 		Override: s.override.value, Observe: s.observe.value,
 		LeaveExisting: s.leaveExisting.value, KernelSockets: s.kernelSockets.value,
-		CloseSilentAfter: s.silent.value, ConnectTimeout: s.connect.value, AppProbe: e.app.probe(),
+		CloseSilentAfter: s.silent.value, Silence: s.silence.value, ConnectTimeout: s.connect.value, AppProbe: e.app.probe(),
 		Directions: s.directions.value,
 		Ports:      e.ports, CIDRs: e.cidrs, Except: e.except,
 	}

@@ -50,6 +50,7 @@ peers:
     kernel_sockets: manage
     app_probe: {http: {port: 7101, path: /healthz}}
     close_silent_after: 10m
+    silence: 2s
   - name: loose
     cidrs: [10.2.0.0/16]
     app_override: allow
@@ -62,6 +63,7 @@ peers:
     connect_timeout: 3s
     app_probe: {send: {port: 6379, data: "PING\r\n"}}
     close_silent_after: 3s
+    silence: 30s
     direction: inbound
   - name: service
     cidrs: [10.4.0.0/16]

@@ -39,6 +39,14 @@ type Figures struct {
 	// again this long after the report, however long it was down before
 	// (within the bounds above).
 	SurvivesReport time.Duration
+	// SilenceBound is how long after a request that a dead peer does not answer the
+	// connection is condemned without a report; 0: it is not watched. SilenceLater
+	// is the same after the last packet of a peer that dies while a request is out
+	// that is as old as the silence
+	// (the kernel's bounds may end it sooner). Both are
+	// those of the first judgement: after one that found the peer alive the next
+	// comes when the request is twice as old.
+	SilenceBound, SilenceLater time.Duration
 }
 
 // rtoMin is the least first retransmission timeout (TCP_RTO_MIN).
@@ -53,7 +61,7 @@ func (p *Peer) Figures() Figures {
 	lost := lostProbes(o.UserTimeout, o.Idle, o.Interval)
 	idle := idleBound(o.UserTimeout, o.Idle, o.Interval)
 	window, spacing := p.Probe.Schedule(0)
-	return Figures{
+	f := Figures{
 		IdleBound:       idle,
 		IdleBoundLatest: late(idle),
 		InFlightBound:   o.UserTimeout + rtoMin,
@@ -68,6 +76,30 @@ func (p *Peer) Figures() Figures {
 		ReportBound:          window,
 		SurvivesReport:       time.Duration(p.Probe.Attempts-1) * spacing,
 	}
+	if p.Silence > 0 {
+		f.SilenceBound = p.Silence + p.SilencePass() + window
+		f.SilenceLater = min(p.Silence, late(o.Idle)+silenceGrace) + p.SilencePass() + window
+	}
+	return f
+}
+
+const (
+	// silenceGrace is what a keepalive that is due has to be sent and answered
+	// before the silence watch takes it for unanswered (unheard_ms in the program).
+	silenceGrace = time.Second
+	// The watch passes over the connections so often that a pass adds little to the
+	// silence, and no more often than is needed.
+	minSilencePass, maxSilencePass = 250 * time.Millisecond, 5 * time.Second
+)
+
+// SilencePass is the longest time between two passes of the silence watch, 0 where
+// the peer is not watched. (Where connections are so many that a pass takes long, it
+// is longer: see package silence.)
+func (p *Peer) SilencePass() time.Duration {
+	if p.Silence == 0 {
+		return 0
+	}
+	return min(max(p.Silence/4, minSilencePass), maxSilencePass)
 }
 
 // idleBound: the keepalive timer fires idle after the last packet and then

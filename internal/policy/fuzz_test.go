@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(head + `  - {name: a, cidrs: ["::/0", 10.0.0.0/8], except: [10.1.0.0/16], ports: [1, 5-9], direction: inbound}`))
 	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {send: {data: "PING\r\n", port: 1}, on_hung: none}, action: observe}`))
-	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {send: {hex: "00 ff"}, timeout: 1m}, close_silent_after: 24h}`))
+	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {send: {hex: "00 ff"}, timeout: 1m}, close_silent_after: 24h, silence: 1m}`))
 	f.Add([]byte(head + `  - {name: a, cidrs: [10.0.0.0/8], app_probe: {grpc: {service: a.B}}, app_override: allow}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := Parse("fuzz.yaml", b)
@@ -84,6 +84,9 @@ func consistent(t *testing.T, p *Policy) {
 			t.Fatalf("peer %+v", peer)
 		}
 		if peer.Override > Allow || peer.CloseSilentAfter != 0 && peer.CloseSilentAfter < peer.Probe.Window || peer.CloseSilentAfter > maxSilent {
+			t.Fatalf("peer %+v", peer)
+		}
+		if peer.Silence != 0 && (peer.Silence < minSilence || peer.Silence > maxSilent || peer.Figures().SilenceBound <= peer.Silence) {
 			t.Fatalf("peer %+v", peer)
 		}
 		if peer.AppProbe != nil && !askable(peer.AppProbe) {

@@ -104,6 +104,7 @@ defaults:
   app_override: allow
   action: observe
   close_silent_after: 10m
+  silence: 30s
   connect_timeout: 4s
 peers:
   - {name: inherits, cidrs: [10.1.0.0/16]}
@@ -125,22 +126,22 @@ peers:
 `)
 	want := []Peer{
 		{
-			Name: "inherits", Line: 12, Override: Allow, Observe: true, CloseSilentAfter: 10 * time.Minute, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
+			Name: "inherits", Line: 13, Silence: 30 * time.Second, Override: Allow, Observe: true, CloseSilentAfter: 10 * time.Minute, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 3 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 12, 30}},
+			CIDRs:   []CIDR{{prefix("10.1.0.0/16"), 13, 30}},
 		},
 		{
-			Name: "overrides", Line: 13, Directions: Both, LeaveExisting: true, KernelSockets: true,
+			Name: "overrides", Line: 14, Directions: Both, LeaveExisting: true, KernelSockets: true,
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 7, UserTimeout: 40 * time.Second},
 			Probe:   Probe{Window: 2 * time.Second, Attempts: 4},
-			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 14, 13}},
+			CIDRs:   []CIDR{{prefix("10.2.0.0/16"), 15, 13}},
 		},
 		{
-			Name: "enforces", Line: 27, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
+			Name: "enforces", Line: 28, Silence: 30 * time.Second, Override: Enforce, Observe: true, CloseSilentAfter: 1500 * time.Millisecond, ConnectTimeout: 4 * time.Second, Directions: Directions(conn.Inbound),
 			Options: conn.Options{KeepAlive: true, Idle: 6 * time.Second, Interval: 2 * time.Second, Count: 7, UserTimeout: 31 * time.Second},
 			Probe:   Probe{Window: 1500 * time.Millisecond, Attempts: 3},
-			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 27, 30}},
+			CIDRs:   []CIDR{{prefix("10.3.0.0/16"), 28, 30}},
 		},
 	}
 	if diff := cmp.Diff(want, p.Peers, comparePrefixes); diff != "" {
@@ -165,6 +166,9 @@ func TestRangesInclusive(t *testing.T) {
 		"keepalive: {}",
 		"close_silent_after: 3s",
 		"close_silent_after: 24h",
+		"silence: 1s",
+		"silence: 24h",
+		"silence: off",
 		"close_silent_after: 500ms, probe: {window: 500ms, attempts: 1}",
 		"app_probe: {http: {port: 1}, timeout: 100ms}",
 		"app_probe: {http: {port: 65535}, timeout: 1m}",

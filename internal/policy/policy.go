@@ -62,6 +62,9 @@ type Peer struct {
 	// CloseSilentAfter is how long a call may stay without payload although
 	// the path answers; 0: for ever.
 	CloseSilentAfter time.Duration
+	// Silence is how long a request may stay unanswered before the connection is
+	// judged without a report; 0: for ever.
+	Silence time.Duration
 	// ConnectTimeout bounds connect() to the peer; 0: nothing of ours does.
 	ConnectTimeout time.Duration
 	// AppProbe asks the application itself; nil: nobody does.

@@ -96,6 +96,14 @@ func (a Answer) judging(put func(label, format string, args ...any)) {
 	if p.CloseSilentAfter > 0 {
 		put("silent limit", "a reported call without payload for %s: %s, although the path answers", most(p.CloseSilentAfter), closed)
 	}
+	if f := a.Figures; p.Silence > 0 {
+		what := "a request unanswered"
+		if a.Direction == conn.Inbound {
+			what = "data unacknowledged"
+		}
+		put("silence", "%s for %s: judged without a report", what, most(p.Silence))
+		put("", "a dead peer is found %s after that was sent, or %s after its last packet, whichever is later", most(f.SilenceBound), most(f.SilenceLater))
+	}
 	if p.LeaveExisting {
 		put("existing", "ignored: a connection that was open before the agent gets no bounds, and is not judged")
 	}

@@ -20,6 +20,7 @@ const (
 	maxWindow      = time.Minute
 	maxAttempts    = int(maxWindow / probeSpacing)
 	maxSilent      = 24 * time.Hour
+	minSilence     = time.Second // a keepalive can be provoked after that much
 	// The kernel looks at a connect() for the first time when its first SYN has been
 	// unanswered for a second; with its own defaults it gives up after about two minutes.
 	minConnect = time.Second
@@ -102,15 +103,16 @@ func (d *decoder) settingFields(s *settings) []field {
 		{name: "connect_timeout", def: "off", want: "off, 1s to 10m",
 			read: durationOrOff(d, &s.connect, "connect_timeout", minConnect, maxConnect, time.Millisecond)},
 		{name: "probe", sub: probe},
-		d.fixed("silence", "off"),
+		{name: "silence", def: "off", want: "off, 1s to 24h",
+			read: durationOrOff(d, &s.silence, "silence", minSilence, maxSilent, time.Millisecond)},
 		{name: "close_silent_after", def: "off", want: "off, 500ms to 24h",
 			read: durationOrOff(d, &s.silent, "close_silent_after", probeSpacing, maxSilent, time.Millisecond)},
 		choose(d, &s.observe, "action", b.observe.value, choice[bool]{"close", false}, choice[bool]{"observe", true}),
 	}
 }
 
-// fixed is a key with one value so far. The later ones, or a duration where
-// the one is off, are refused as not supported yet.
+// fixed is a key with one value so far. The later ones are refused as not supported
+// yet.
 func (d *decoder) fixed(name, only string, later ...string) field {
 	return field{name: name, def: only, want: only, read: func(n *yaml.Node) {
 		text, ok := d.scalar(n, name)
@@ -122,10 +124,6 @@ func (d *decoder) fixed(name, only string, later ...string) field {
 				d.errorf(at(n), "%s %s is not supported yet: write %s", name, text, only)
 				return
 			}
-		}
-		if _, err := time.ParseDuration(text); err == nil && only == "off" {
-			d.errorf(at(n), "%s %s is not supported yet: write off", name, text)
-			return
 		}
 		d.errorf(at(n), "%s %s is unknown: write %s", name, quote(text), only)
 	}}

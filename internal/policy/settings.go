@@ -33,6 +33,7 @@ type settings struct {
 	leaveExisting               setting[bool]
 	kernelSockets               setting[bool]
 	silent                      setting[time.Duration] // 0: off
+	silence                     setting[time.Duration] // 0: off
 	connect                     setting[time.Duration] // 0: off
 }
 
@@ -65,6 +66,7 @@ func (s settings) over(below settings) settings {
 	inherit(&s.leaveExisting, below.leaveExisting)
 	inherit(&s.kernelSockets, below.kernelSockets)
 	inherit(&s.silent, below.silent)
+	inherit(&s.silence, below.silence)
 	inherit(&s.connect, below.connect)
 	return s
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/silence"
+)
+
+// startSilence begins to watch for requests that stay unanswered, where the policy
+// says so now or later.
+func (s *service) startSilence() error {
+	w := silence.New(silence.Config{Kernel: s.programs, Judge: s.judgeSilent, Log: s.log})
+	s.silence.Store(w)
+	s.follow(func(ctx context.Context) error {
+		err := w.Run(ctx)
+		if errors.Is(err, loader.ErrUnsupported) {
+			s.log.Warn("nothing is judged without a report, although the policy has a silence", "reason", err)
+			return nil
+		}
+		return err
+	})
+	return nil
+}
+
+// judgeSilent hands a suspect to the agent. One in a namespace that is out of sight
+// waits for its next turn.
+func (s *service) judgeSilent(one loader.Suspect) {
+	ns, ok := s.namespace(one.Netns)
+	if !ok {
+		if s.registry != nil {
+			s.registry.Unknown(one.Netns)
+		}
+		return
+	}
+	defer ns.Close()
+	s.agent.JudgeSilent(ns, one)
+}
+
+// namespace returns a handle, which the caller closes, of the namespace with this
+// number, where the agent acts in it.
+func (s *service) namespace(inode uint32) (*netns.NS, bool) {
+	if s.registry != nil {
+		return s.registry.ByInode(inode)
+	}
+	for _, ns := range s.namespaces {
+		if ns.Inode() == inode {
+			own, err := ns.Dup()
+			return own, err == nil
+		}
+	}
+	return nil, false
+}
+
+// Silence implements metrics.Silence.
+func (s *service) Silence() silence.Stats {
+	if w := s.silence.Load(); w != nil {
+		return w.Stats()
+	}
+	return silence.Stats{}
+}
+
+// silenceProblems says what is wrong with the watch, where the policy wants it. What
+// the kernel refuses is told as a feature that is missing.
+func silenceProblems(stats *silence.Stats) []string {
+	if stats.Err == nil || errors.Is(stats.Err, loader.ErrUnsupported) {
+		return nil
+	}
+	return []string{fmt.Sprintf("the silence watch fails: %v", stats.Err)}
+}
