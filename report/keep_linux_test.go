@@ -19,7 +19,7 @@ import (
 func TestTransportVerdicts(t *testing.T) {
 	kept := map[string]bool{"alive none": true, "local_unread none": true, "alive_slow none": true, "alive_hung none": true}
 	for _, w := range verdict.Words() {
-		for _, action := range []string{"none", "closed", "observed", "failed"} {
+		for _, action := range []string{"none", "closed", "deferred", "observed", "frozen", "failed"} {
 			name := string(w) + " " + action
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -46,7 +46,8 @@ type Result struct {
 	// says it all.
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
-	// Action is what was done: "none", "closed", "observed" or "failed".
+	// Action is what was done: "none", "closed", "deferred", "observed", "frozen" or
+	// "failed".
 	Action   string   `json:"action"`
 	Evidence Evidence `json:"evidence"`
 }

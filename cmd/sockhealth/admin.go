@@ -44,7 +44,11 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		Cgroup: a.cgroup, Programs: attached, Netns: a.names(),
 		Policy: a.file(),
 		Faults: make(map[string]uint64), FaultsBefore: make(map[string]uint64),
-		Judgements: stats.Judgements,
+		Judgements: stats.Judgements, Deferred: stats.Deferred,
+	}
+	if !stats.Frozen.IsZero() {
+		since := stats.Frozen.Truncate(time.Millisecond)
+		out.FrozenSince = &since
 	}
 	before := a.programs.FaultsBefore()
 	for i, n := range faults {
@@ -95,6 +99,10 @@ func (a *admin) problems(checks []doctor.Check, s *api.Status) []string {
 		if fault := checks[i].Fault(); fault != "" {
 			out = append(out, fault)
 		}
+	}
+	if s.FrozenSince != nil {
+		out = append(out, fmt.Sprintf("nothing is closed by judgement since %s: most peers fell silent at once, so it is this node; the kernel's bounds go on [look at its links, routes and firewall]",
+			s.FrozenSince.Local().Format(time.RFC3339)))
 	}
 	if lost := a.programs.Unpinned(); len(lost) > 0 {
 		out = append(out, fmt.Sprintf("pins are missing (%s): without this agent connections may be unbounded [restart it]",

@@ -72,11 +72,19 @@ func directions(word string) []conn.Direction {
 
 // explanationJSON is what policy explain -o json prints.
 type explanationJSON struct {
-	Schema   int          `json:"schema"`
-	File     string       `json:"file"`
-	Revision string       `json:"revision"`
-	Service  string       `json:"service"`
-	Answers  []answerJSON `json:"answers"`
+	Schema   int    `json:"schema"`
+	File     string `json:"file"`
+	Revision string `json:"revision"`
+	Service  string `json:"service"`
+	// Limits are closes a second by judgement.
+	Limits  limitsJSON   `json:"limits"`
+	Answers []answerJSON `json:"answers"`
+}
+
+// limitsJSON are to one address, and on the node.
+type limitsJSON struct {
+	PerPeer int `json:"closes_per_second_per_peer"`
+	PerNode int `json:"closes_per_second_per_node"`
 }
 
 // answerJSON is one direction. Without a policy only Near is set.
@@ -112,7 +120,8 @@ type nearJSON struct {
 }
 
 func explanation(pol *policy.Policy, x *policy.Explanation) explanationJSON {
-	out := explanationJSON{Schema: schema, File: x.File, Revision: pol.Revision, Service: x.Service.String()}
+	out := explanationJSON{Schema: schema, File: x.File, Revision: pol.Revision, Service: x.Service.String(),
+		Limits: limitsJSON(x.Limits)}
 	for i := range x.Answers {
 		out.Answers = append(out.Answers, answer(&x.Answers[i]))
 	}

@@ -198,6 +198,7 @@ func (s *service) startAgent() error {
 		Containers: s.containers(),
 		Seen:       s.seen(),
 		Netns:      s.inodes(),
+		Namespaces: s.spaces,
 		Now:        conn.Now,
 		Boot:       conn.Boot,
 	})

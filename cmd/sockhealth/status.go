@@ -70,7 +70,7 @@ func printStatus(w io.Writer, s *api.Status, now time.Time) error {
 		[]string{"cgroup", s.Cgroup},
 		[]string{"programs", dash(strings.Join(s.Programs, ", "))},
 		[]string{"namespaces", dash(strings.Join(s.Netns, ", "))},
-		[]string{"judgements", fmt.Sprintf("%d under way", s.Judgements)},
+		[]string{"judgements", fmt.Sprintf("%d under way, %d closes deferred", s.Judgements, s.Deferred)},
 		[]string{"faults", faults(s)},
 		[]string{"events lost", strconv.FormatUint(s.EventsDropped, 10)},
 	)

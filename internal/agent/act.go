@@ -21,6 +21,7 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 	if j.closed {
 		return v, ActionClosed // by another call's verdict on the same evidence
 	}
+	frozen := a.frozen(w, v) // before the last look, since that may take its time
 	s, err := a.again(j.ns, j.before.ID)
 	switch {
 	case errors.Is(err, sockets.ErrGone):
@@ -39,6 +40,12 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 		a.watch(j.ns, &s, w.peer.Name)
 		return v, a.closes(w, v, ActionObserved)
 	}
+	if frozen {
+		return v, a.closes(w, v, ActionFrozen)
+	}
+	if action := a.afford(w, &s); action != ActionNone {
+		return v, a.closes(w, v, action)
+	}
 	err = a.destroy(j, s.ID)
 	switch {
 	case errors.Is(err, sockets.ErrGone):
@@ -51,12 +58,13 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 	return v, a.closes(w, v, ActionClosed)
 }
 
-// closes counts a condemned socket, once however many reports condemned it.
+// closes counts what is done about a condemned socket, once however many reports
+// condemned it.
 func (a *Agent) closes(w *weighing, v verdict.Verdict, action Action) Action {
-	if w.j.counted || w.peer == nil {
+	if w.j.counted == action || w.peer == nil {
 		return action
 	}
-	w.j.counted = true
+	w.j.counted = action
 	a.stats.condemned(w.peer.Name, cause(v), action)
 	return action
 }

@@ -82,7 +82,8 @@ type Containers interface {
 	Of(cgroup uint64) container.ID
 }
 
-// Config is what New needs. Every field but Containers, Seen, Netns and Boot is required.
+// Config is what New needs. Every field but Containers, Seen, Netns, Namespaces and
+// Boot is required.
 type Config struct {
 	Kernel  Kernel
 	Sockets Sockets
@@ -96,6 +97,9 @@ type Config struct {
 	Seen func(inode uint32)
 	// Netns are the inodes of the namespaces to act in; nil means all.
 	Netns map[uint32]bool
+	// Namespaces are where other peers are looked for when a path seems dead; nil: in
+	// the connection's own namespace alone.
+	Namespaces Namespaces
 	// Now is CLOCK_MONOTONIC (conn.Now).
 	Now func() time.Duration
 	// Boot is CLOCK_BOOTTIME (conn.Boot), which goes on while the machine sleeps;
@@ -114,6 +118,8 @@ type Agent struct {
 	calls   rounds
 	journal journal
 	handles handles
+	queue   queue
+	outlook outlook
 	turns   chan struct{} // a place for each call into the kernel
 
 	// mu guards what is under way.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
@@ -136,6 +137,7 @@ func TestJoin(t *testing.T) {
 func TestManySockets(t *testing.T) {
 	bubble(t, "pool", func(t *testing.T, w *world, a *Agent) {
 		w.walkTime = 20 * time.Millisecond
+		w.pol.Limits = policy.Limits{PerPeer: 10_000, PerNode: 10_000}
 		const pool = 1000
 		for c := range uint64(pool) {
 			w.add(c+1, 10*time.Second, nil)

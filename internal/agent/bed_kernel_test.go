@@ -18,6 +18,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
@@ -50,13 +51,16 @@ type bed struct {
 	*loadertest.Bed
 	agent      *agent.Agent
 	unprovoked bool // as before Linux 5.15
+	lab        lab.Options
 }
 
-func newBed(t *testing.T, policyText string) *bed { return (&bed{}).start(t, policyText) }
+func newBed(t *testing.T, policyText string) *bed {
+	return (&bed{lab: lab.Options{Servers: 2}}).start(t, policyText)
+}
 
 func (b *bed) start(t *testing.T, policyText string) *bed {
 	t.Helper()
-	b.Bed = loadertest.New(t, policyText)
+	b.Bed = loadertest.NewOn(t, b.lab, policyText)
 	if b.unprovoked || !loadertest.Has(t, b.Programs, kernel.Provoke) {
 		// Idle connections are judged by the keepalives that come by themselves.
 		b.SetPolicy(t, strings.ReplaceAll(policyText, "idle: 30s", "idle: 4s"))

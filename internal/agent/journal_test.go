@@ -24,6 +24,27 @@ func Entries(a *Agent, since uint64) (out []Entry) {
 	}
 }
 
+// follow calls fn with each entry, until stop.
+func follow(a *Agent, fn func(*Entry)) (stop func()) {
+	ended := make(chan struct{})
+	go func() {
+		for since := uint64(0); ; {
+			e, _, more := a.After(since)
+			if e.Seq > since {
+				since = e.Seq
+				fn(&e)
+				continue
+			}
+			select {
+			case <-more:
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
 func numbers(a *Agent, since uint64) (out []uint64) {
 	for _, e := range Entries(a, since) {
 		out = append(out, e.Seq)

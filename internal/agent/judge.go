@@ -43,6 +43,7 @@ type call struct {
 	reporter string
 	caller   Caller // zero for a sweep, and for silence
 	one      bool   // the caller named this very socket
+	turn     bool   // the budget has a close for it
 }
 
 // Judge answers a report: the socket it names is judged and, where the evidence

@@ -33,7 +33,7 @@ type judgement struct {
 
 	closing sync.Mutex // one at a time looks once more and closes
 	closed  bool       // held by closing
-	counted bool       // as condemned; held by closing
+	counted Action     // what was counted last; held by closing
 }
 
 // join returns the judgement under way about the socket, or starts one. The
@@ -63,6 +63,14 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bo
 	a.owners[who]++
 	a.work.Go(func() { a.gather(k, j) })
 	return j, nil
+}
+
+// stay says that somebody needs the judgement who is not the one that joined it: the caller,
+// who needs it still.
+func (a *Agent) stay(j *judgement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	j.refs++
 }
 
 // leave says that the caller needs the judgement no more.

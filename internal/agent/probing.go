@@ -26,7 +26,7 @@ type probing struct {
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	probe    verdict.Probe
-	gap      gap
+	absence  absence
 }
 
 // run probes for one window, and for another where the agent, or the machine, was
@@ -34,9 +34,9 @@ type probing struct {
 // there may be none yet for a moment after the machine has slept.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	for {
-		p.first, p.sent, p.gap = p.last, 0, gap{last: p.agent.Boot()}
+		p.first, p.sent, p.absence = p.last, 0, absence{last: p.agent.Boot()}
 		found, settled := p.window(ctx)
-		if settled || !p.gap.found {
+		if settled || !p.absence.found {
 			return p.result(found)
 		}
 	}
@@ -58,11 +58,12 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			spacing = window - time.Duration(n)*spacing
 		}
 		p.attempt(last)
-		if found, settled := p.wait(ctx, spacing); settled || p.gap.found {
+		if found, settled := p.wait(ctx, spacing); settled || p.absence.found {
 			return found, settled
 		}
-		if n >= min(1, want.Attempts-1) && !p.swept {
-			p.swept = p.agent.sweep(p.j)
+		if n >= min(1, want.Attempts-1) && !p.swept && p.agent.sweep(p.j) {
+			p.swept = true
+			p.agent.lookAround(p.j.ns, p.j.before.Taken) // so that a close need not wait
 		}
 	}
 	return p.confirm(ctx, spacing)
@@ -216,7 +217,7 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 			return true, true
 		case <-timer.C:
 		}
-		p.gap.look(p.agent.Boot())
+		p.absence.look(p.agent.Boot())
 		s, err := p.agent.again(p.j.ns, p.j.before.ID)
 		if errors.Is(err, sockets.ErrGone) {
 			return false, true

@@ -54,6 +54,12 @@ type Stats struct {
 	Suspects map[string]uint64
 	// Judgements are under way now.
 	Judgements int
+	// Deferred are condemned sockets that wait for the budget, or have their turn;
+	// DeferralsRefused counts those that found too many waiting.
+	Deferred         int
+	DeferralsRefused uint64
+	// Frozen is since when closing is, by the wall clock; zero: it is not.
+	Frozen time.Time
 }
 
 // stats gathers Stats. The zero value is ready.
@@ -136,6 +142,12 @@ func (a *Agent) Stats() Stats {
 	a.mu.Lock()
 	n := len(a.judgements)
 	a.mu.Unlock()
+	a.queue.mu.Lock()
+	deferred, refused := len(a.queue.in), a.queue.refused
+	a.queue.mu.Unlock()
+	a.outlook.mu.Lock()
+	frozen := a.outlook.frozen
+	a.outlook.mu.Unlock()
 	s := &a.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,5 +155,6 @@ func (a *Agent) Stats() Stats {
 		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
 		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live),
 		Suspects: maps.Clone(s.suspects), Judgements: n,
+		Deferred: deferred, DeferralsRefused: refused, Frozen: frozen,
 	}
 }

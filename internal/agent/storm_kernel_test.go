@@ -22,7 +22,13 @@ import (
 // pool opens n connections to one address that have all been used.
 func (b *bed) pool(t *testing.T, n int) (clients, servers []*net.TCPConn) {
 	t.Helper()
-	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, 7100))
+	return b.poolTo(t, n, 7100)
+}
+
+// poolTo is pool to another port.
+func (b *bed) poolTo(t *testing.T, n int, port uint16) (clients, servers []*net.TCPConn) {
+	t.Helper()
+	ln := labtest.Listen(t, b.Server, netip.AddrPortFrom(b.ServerAddr4, port))
 	for range n {
 		clients = append(clients, labtest.Dial(t, b.Client, netip.AddrPort{}, labtest.Addr(ln.Addr())))
 		servers = append(servers, labtest.Accept(t, ln))

@@ -62,7 +62,7 @@ func (a *Agent) sweep(j *judgement) bool {
 // no second sweep of the same peer starts meanwhile.
 func (a *Agent) siblings(ns *netns.NS, k sweepKey, self uint64) error {
 	found, err := a.scan(ns, func(s *conn.Snapshot) bool {
-		return s.HasRecord && siblingsOf(s) == k && s.Cookie != 0 && s.Cookie != self && s.State.Judgeable() && !s.Orphan && !a.underWay(s)
+		return s.HasRecord && siblingsOf(s) == k && s.Cookie != 0 && s.Cookie != self && s.State.Judgeable() && !s.Orphan && !a.underWay(s) && !a.queue.waits(s)
 	})
 	if err != nil {
 		return err

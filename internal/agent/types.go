@@ -47,11 +47,15 @@ const (
 	ActionNone     Action = "none"
 	ActionClosed   Action = "closed"
 	ActionObserved Action = "observed" // the policy says observe: closed but for that
-	ActionFailed   Action = "failed"   // the kernel refused
+	ActionDeferred Action = "deferred" // beyond the budget: judged again when it has room, and closed then
+	ActionFrozen   Action = "frozen"   // most peers are silent, so it is this node: nothing is closed
+	ActionFailed   Action = "failed"   // the kernel refused, or too many wait for the budget
 )
 
 // Actions lists them.
-func Actions() []Action { return []Action{ActionNone, ActionClosed, ActionObserved, ActionFailed} }
+func Actions() []Action {
+	return []Action{ActionNone, ActionClosed, ActionDeferred, ActionObserved, ActionFrozen, ActionFailed}
+}
 
 // The causes of a close that the agent decided on. The kernel has its own
 // (loader.Cause).

@@ -52,6 +52,10 @@ type Status struct {
 	EventsDropped uint64            `json:"events_dropped"`
 	// Judgements are under way now.
 	Judgements int `json:"judgements"`
+	// Deferred are condemned connections that wait for the budget; FrozenSince is since
+	// when nothing is closed by judgement, nil where that is not so.
+	Deferred    int        `json:"deferred"`
+	FrozenSince *time.Time `json:"frozen_since,omitempty"`
 }
 
 // Feature is one of the checks of doctor, made of the running agent.

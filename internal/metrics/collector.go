@@ -22,7 +22,7 @@ func causes() []loader.Cause {
 
 // closeActions are what can be done about a condemned socket.
 func closeActions() []agent.Action {
-	return []agent.Action{agent.ActionClosed, agent.ActionObserved, agent.ActionFailed}
+	return []agent.Action{agent.ActionClosed, agent.ActionObserved, agent.ActionDeferred, agent.ActionFrozen, agent.ActionFailed}
 }
 
 // collector reads everything at scrape.
@@ -33,6 +33,7 @@ type collector struct {
 	stalls, overrides                *prometheus.Desc
 	verdicts, closes, live           *prometheus.Desc
 	probes, judgements               *prometheus.Desc
+	deferred, refused, frozen        *prometheus.Desc
 	optionErrors, faults, eventsLost *prometheus.Desc
 	connects                         *prometheus.Desc
 	suspects, passes, passCPU        *prometheus.Desc
@@ -72,6 +73,9 @@ func newCollector(c Config) *collector {
 		probes:   desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
 		judgements: desc("judgements_in_progress",
 			"Sockets under judgement now."),
+		deferred: desc("closes_deferred", "Condemned sockets that wait for the budget, or are judged again."),
+		refused:  desc("deferrals_refused_total", "Condemned sockets that found too many waiting for the budget."),
+		frozen:   desc("closing_frozen", "1 where nothing is closed by judgement, because this node itself seems to be cut off."),
 		optionErrors: desc("setsockopt_errors_total", "Socket options that the kernel refused to the BPF programs.",
 			"option"),
 		faults:     desc("program_faults_total", "Steps that failed inside the BPF programs.", "reason"),
@@ -88,7 +92,8 @@ func newCollector(c Config) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.connects, c.overrides,
-		c.verdicts, c.closes, c.live, c.probes, c.judgements, c.optionErrors, c.faults, c.eventsLost,
+		c.verdicts, c.closes, c.live, c.probes, c.judgements,
+		c.deferred, c.refused, c.frozen, c.optionErrors, c.faults, c.eventsLost,
 		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU,
 	} {
 		ch <- d
@@ -174,6 +179,9 @@ func (c *collector) probing(s sink, stats *agent.Stats) {
 		}
 	}
 	s.gauge(c.judgements, float64(stats.Judgements))
+	s.gauge(c.deferred, float64(stats.Deferred))
+	s.counter(c.refused, stats.DeferralsRefused)
+	s.gauge(c.frozen, boolean(!stats.Frozen.IsZero()))
 }
 
 // programs sends what went wrong inside the programs.

@@ -22,11 +22,19 @@ sockhealth_canary_last_timestamp_seconds 0
 # HELP sockhealth_canary_success 1 where the programs bounded the last canary connection, 0 where they did not or none could be made.
 # TYPE sockhealth_canary_success gauge
 sockhealth_canary_success 0
+# HELP sockhealth_closes_deferred Condemned sockets that wait for the budget, or are judged again.
+# TYPE sockhealth_closes_deferred gauge
+sockhealth_closes_deferred 0
 # HELP sockhealth_closes_total Condemned sockets, by what was done.
 # TYPE sockhealth_closes_total counter
 sockhealth_closes_total{action="closed",policy="buffer"} 0
+sockhealth_closes_total{action="deferred",policy="buffer"} 0
 sockhealth_closes_total{action="failed",policy="buffer"} 0
+sockhealth_closes_total{action="frozen",policy="buffer"} 0
 sockhealth_closes_total{action="observed",policy="buffer"} 0
+# HELP sockhealth_closing_frozen 1 where nothing is closed by judgement, because this node itself seems to be cut off.
+# TYPE sockhealth_closing_frozen gauge
+sockhealth_closing_frozen 0
 # HELP sockhealth_connections_adopted_total Connections that came under the policy while they were open.
 # TYPE sockhealth_connections_adopted_total counter
 sockhealth_connections_adopted_total{policy="buffer"} 0
@@ -57,6 +65,9 @@ sockhealth_coverage_last_scan_timestamp_seconds 0
 # HELP sockhealth_coverage_ratio Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN where that is not known.
 # TYPE sockhealth_coverage_ratio gauge
 sockhealth_coverage_ratio{policy="buffer"} NaN
+# HELP sockhealth_deferrals_refused_total Condemned sockets that found too many waiting for the budget.
+# TYPE sockhealth_deferrals_refused_total counter
+sockhealth_deferrals_refused_total 0
 # HELP sockhealth_drift_found_total Connections whose options a scan found changed behind the programs.
 # TYPE sockhealth_drift_found_total counter
 sockhealth_drift_found_total{policy="buffer"} 0
@@ -187,9 +198,13 @@ sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 10
 sockhealth_app_overrides_total{outcome="raised",policy="buffer"} 12
 sockhealth_bytes_acked_total{policy="buffer"} 8
 sockhealth_bytes_received_total{policy="buffer"} 7
+sockhealth_closes_deferred 62
 sockhealth_closes_total{action="closed",policy="buffer"} 11041
+sockhealth_closes_total{action="deferred",policy="buffer"} 45
 sockhealth_closes_total{action="failed",policy="buffer"} 42
+sockhealth_closes_total{action="frozen",policy="buffer"} 46
 sockhealth_closes_total{action="observed",policy="buffer"} 2043
+sockhealth_closing_frozen 1
 sockhealth_connections_closed_total{cause="destroyed",policy="buffer"} 5
 sockhealth_connections_closed_total{cause="idle_bound",policy="buffer"} 3
 sockhealth_connections_closed_total{cause="in_flight_bound",policy="buffer"} 4
@@ -199,6 +214,7 @@ sockhealth_connections_closed_total{cause="reset",policy="buffer"} 2
 sockhealth_connections_opened_total{direction="inbound",policy="buffer"} 200
 sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 1000
 sockhealth_coverage_ratio{policy="buffer"} NaN
+sockhealth_deferrals_refused_total 63
 sockhealth_events_dropped_total 106
 sockhealth_judgements_in_progress 61
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09

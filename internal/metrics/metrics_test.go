@@ -97,6 +97,8 @@ func TestFigures(t *testing.T) {
 			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionClosed}:            41,
 			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionFailed}:            42,
 			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionObserved}:          43,
+			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionDeferred}:          45,
+			{Policy: "buffer", Cause: agent.CauseDeadPath, Action: agent.ActionFrozen}:            46,
 			{Policy: "buffer", Cause: agent.CauseHung, Action: agent.ActionClosed}:                1000,
 			{Policy: "buffer", Cause: agent.CauseHung, Action: agent.ActionObserved}:              2000,
 			{Policy: "buffer", Cause: agent.CauseSilentLimit, Action: agent.ActionClosed}:         10_000,
@@ -105,7 +107,7 @@ func TestFigures(t *testing.T) {
 		WouldHaveClosed: map[string]uint64{"buffer": 71, "a policy that is gone": 72},
 		Probes:          map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
 		Suspects:        map[string]uint64{"buffer": 81, "a policy that is gone": 82},
-		Judgements:      61,
+		Judgements:      61, Deferred: 62, DeferralsRefused: 63, Frozen: time.Now(),
 	}
 	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
 	m := f.metrics()

@@ -14,6 +14,7 @@ func (d *decoder) check(f *file) {
 	}
 	defaults := f.defaults.over(builtin())
 	d.combinations(defaults)
+	d.limitsFit(f.limits)
 	first := make(map[string]int)
 	for _, e := range f.peers {
 		e.settings = e.settings.over(defaults)

@@ -37,7 +37,7 @@ func (d *decoder) read(b []byte) *file {
 	if root == nil {
 		return nil
 	}
-	f := &file{at: at(root)}
+	f := &file{at: at(root), limits: builtinLimits()}
 	if !d.mapping(root, "the policy", d.fileFields(f)) {
 		return nil
 	}

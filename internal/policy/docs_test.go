@@ -50,7 +50,6 @@ func expected(fields []field) map[string][2]string {
 	rows := make(map[string][2]string)
 	for _, f := range fields {
 		switch {
-		case f.later != "":
 		case f.sub != nil:
 			rows[f.name] = [2]string{"-", "-"}
 			for key, row := range expected(f.sub) {
@@ -149,16 +148,9 @@ func beside(value string, by int) string {
 	return fmt.Sprintf("%d%s", n+by, unit)
 }
 
-// What is not supported yet is named, and the limits are the code's.
+// The limits of a file are the code's.
 func TestManualLimits(t *testing.T) {
 	text := readManual(t)
-	_, later, _ := strings.Cut(text, "\n## Not supported yet\n")
-	later, _, _ = strings.Cut(later, "\n## ")
-	for key, f := range knownKeys() {
-		if name := "`" + key[strings.LastIndexByte(key, '.')+1:] + "`"; f.later != "" && !strings.Contains(later, name) {
-			t.Errorf("%s does not say that %s is not supported yet", manual, name)
-		}
-	}
 	_, refused, _ := strings.Cut(text, "\n## What is refused\n")
 	for _, want := range []string{
 		fmt.Sprintf("More than %d rules", MaxRules), fmt.Sprintf("than %d peers", MaxPeers),

@@ -16,6 +16,8 @@ type Explanation struct {
 	File string
 	// Service is the address asked for, unmapped, and the service's port.
 	Service netip.AddrPort
+	// Limits are the policy's.
+	Limits Limits
 	// Answers has one element for each direction asked for.
 	Answers []Answer
 }
@@ -50,7 +52,7 @@ func (p *Policy) Explain(service netip.AddrPort, directions ...conn.Direction) E
 		directions = []conn.Direction{conn.Outbound, conn.Inbound}
 	}
 	addr := service.Addr().Unmap().WithZone("")
-	e := Explanation{File: p.File, Service: netip.AddrPortFrom(addr, service.Port())}
+	e := Explanation{File: p.File, Limits: p.Limits, Service: netip.AddrPortFrom(addr, service.Port())}
 	for _, direction := range directions {
 		e.Answers = append(e.Answers, p.answer(e.Service, direction))
 	}

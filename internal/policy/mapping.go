@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// field is one key of a mapping. Exactly one of read, sub and later is set.
+// field is one key of a mapping. Exactly one of read and sub is set.
 type field struct {
 	name string
 	// def and want are the default and the range as the documentation gives
@@ -20,8 +20,6 @@ type field struct {
 	// where that was given, and whether it was no mapping.
 	sub  []field
 	mark *mark
-	// later is the remedy for a key this version does not know yet.
-	later string
 }
 
 // mapping reads the keys of a mapping, each by its field. It returns false
@@ -60,8 +58,6 @@ func (d *decoder) field(key, value *yaml.Node, fields []field) {
 		switch {
 		case f.name != key.Value:
 			continue
-		case f.later != "":
-			d.errorf(at(key), "%s is not supported yet: %s", f.name, f.later)
 		case f.sub != nil:
 			ok := d.mapping(value, f.name, f.sub)
 			if f.mark != nil {
@@ -79,13 +75,11 @@ func (d *decoder) field(key, value *yaml.Node, fields []field) {
 	d.errorf(at(key), "unknown key %s: known here are %s", quote(key.Value), names(fields))
 }
 
-// names lists the keys that can be used, in the order of the documentation.
+// names lists the keys in the order of the documentation.
 func names(fields []field) string {
-	var list []string
-	for _, f := range fields {
-		if f.later == "" {
-			list = append(list, f.name)
-		}
+	list := make([]string, len(fields))
+	for i, f := range fields {
+		list[i] = f.name
 	}
 	return strings.Join(list, ", ")
 }

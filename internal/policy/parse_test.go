@@ -211,9 +211,9 @@ func TestExample(t *testing.T) {
 	}
 	// It shows every key that can be written, and its defaults are the ones
 	// built in.
-	for key, f := range knownKeys() {
+	for key := range knownKeys() {
 		last := key[strings.LastIndexByte(key, '.')+1:]
-		if f.later == "" && !strings.Contains(Example(), last+":") {
+		if !strings.Contains(Example(), last+":") {
 			t.Errorf("example lacks %s", key)
 		}
 	}
@@ -224,6 +224,9 @@ func TestExample(t *testing.T) {
 		t.Errorf("application probes: shown %+v, built in %+v", shown.AppProbe, bare.AppProbe)
 	}
 	shown.AppProbe = nil
+	if p.Limits != DefaultLimits() {
+		t.Errorf("example's limits are %+v", p.Limits)
+	}
 	if diff := cmp.Diff(bare, shown, comparePrefixes); diff != "" {
 		t.Errorf("example's defaults (-built in +example):\n%s", diff)
 	}

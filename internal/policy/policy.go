@@ -33,6 +33,8 @@ type Policy struct {
 	Revision string
 	// Text is the file's content.
 	Text string
+	// Limits bound what is closed. The zero value is nobody's: Parse fills it in.
+	Limits Limits
 	// Peers stand in the order of the file. Rule.Peer is an index into it.
 	Peers []Peer
 
@@ -206,7 +208,7 @@ func Parse(filename string, b []byte) (*Policy, error) {
 		return nil, &d.errs
 	}
 	sum := sha256.Sum256(b)
-	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6]), Text: string(b)}
+	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6]), Text: string(b), Limits: f.limits.final()}
 	for _, e := range f.peers {
 		p.Peers = append(p.Peers, e.peer())
 	}

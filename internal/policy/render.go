@@ -22,7 +22,7 @@ func (e Explanation) String() string {
 			blocks[i] = head + e.nobody(a)
 			continue
 		}
-		blocks[i] = head + e.rule(a) + a.rows()
+		blocks[i] = head + e.rule(a) + a.rows() + e.budget(a)
 	}
 	return strings.Join(blocks, "\n\n")
 }
@@ -76,6 +76,15 @@ func (a Answer) rows() string {
 	put("with a report", "%s within %s; survived where the path is well %s after the report", judged, most(f.ReportBound), least(f.SurvivesReport))
 	a.judging(put)
 	return b.String()
+}
+
+// budget says how fast is closed what is judged dead, where that is not the default.
+func (e Explanation) budget(a Answer) string {
+	if e.Limits == DefaultLimits() || a.Peer.Observe {
+		return ""
+	}
+	return fmt.Sprintf(row, "budget", fmt.Sprintf("at most %d closes a second to one address, %d on the node; what exceeds it is deferred",
+		e.Limits.PerPeer, e.Limits.PerNode))
 }
 
 // judging puts what a judgement does beyond closing a connection whose path is

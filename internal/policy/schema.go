@@ -33,6 +33,7 @@ type file struct {
 	version  pos
 	peersAt  pos
 	defaults settings
+	limits   limits
 	peers    []*entry
 }
 
@@ -55,7 +56,7 @@ func (d *decoder) fileFields(f *file) []field {
 	return []field{
 		{name: "version", want: "1", read: func(n *yaml.Node) { f.version = at(n); d.version(n) }},
 		{name: "defaults", sub: d.settingFields(&f.defaults)},
-		{name: "limits", later: "remove it"},
+		{name: "limits", sub: d.limitFields(&f.limits)},
 		{name: "peers", want: "1 to 1024 entries", read: func(n *yaml.Node) { f.peersAt = at(n); d.peers(n, f) }},
 	}
 }

@@ -50,7 +50,13 @@ type Bed struct {
 // until the test ends: no other test of the package may run meanwhile.
 func New(t testing.TB, policyText string) *Bed {
 	t.Helper()
-	b := &Bed{Lab: labtest.New(t, lab.Options{Servers: 2}), Cgroup: labtest.Cgroup(t)}
+	return NewOn(t, lab.Options{Servers: 2}, policyText)
+}
+
+// NewOn is New on another lab.
+func NewOn(t testing.TB, opts lab.Options, policyText string) *Bed {
+	t.Helper()
+	b := &Bed{Lab: labtest.New(t, opts), Cgroup: labtest.Cgroup(t)}
 	b.Programs = Load(t)
 	b.SetPolicy(t, policyText)
 	if err := b.Programs.Attach(b.Cgroup.Path); err != nil {

@@ -9,13 +9,13 @@ import "time"
 // The longest wait of its own is walkLimit.
 const stopped = 10 * time.Second
 
-// gap finds such a time.
-type gap struct {
+// absence finds such a time.
+type absence struct {
 	last  time.Duration // of CLOCK_BOOTTIME, which goes on while the machine sleeps
 	found bool
 }
 
-func (g *gap) look(now time.Duration) {
+func (g *absence) look(now time.Duration) {
 	g.found = g.found || now-g.last > stopped
 	g.last = now
 }

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/verdict"
+)
+
+const (
+	// recently is how long before a judgement a peer must have been heard to count.
+	recently = time.Minute
+	// askLimit is how long answers are waited for; a window is shorter as a rule.
+	askLimit = 10 * time.Second
+	// thawPause is the time between two surveys while closing is frozen.
+	thawPause = time.Second
+)
+
+// Namespaces are those that the agent covers; the caller closes the handles.
+type Namespaces interface {
+	All() []*netns.NS
+}
+
+// outlook is what is known about this node's own way to its peers. Nothing is kept
+// of a peer: a survey asks the kernel, when a connection is about to be closed. The
+// zero value is ready.
+type outlook struct {
+	mu        sync.Mutex
+	connected time.Duration // as of when the node is known to reach its peers
+	frozen    time.Time     // since when closing is, for people; zero: it is not
+	under     chan struct{} // closes when the survey under way ends; nil: none is
+}
+
+// state returns whether closing is frozen, and as of when the node is known to be
+// well.
+func (o *outlook) state() (frozen bool, connected time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.frozen.IsZero(), o.connected
+}
+
+// frozen reports whether nothing is to be closed by this judgement. Where silence
+// condemns it waits until it is known whether others spoke meanwhile.
+func (a *Agent) frozen(w *weighing, v verdict.Verdict) bool {
+	since := w.j.before.Taken
+	for a.ctx.Err() == nil {
+		frozen, connected := a.outlook.state()
+		if frozen || v.Word != verdict.DeadPath || w.peer.Observe || connected >= since {
+			return frozen
+		}
+		select {
+		case <-a.lookAround(w.j.ns, since):
+		case <-a.ctx.Done():
+		}
+	}
+	return true
+}
+
+// lookAround makes a survey unless one is under way, or it is known that the node
+// was well after that moment, or is not. It returns what closes when the survey has
+// ended.
+func (a *Agent) lookAround(near *netns.NS, since time.Duration) <-chan struct{} {
+	o := &a.outlook
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	done := make(chan struct{})
+	switch {
+	case o.under != nil:
+		return o.under
+	case !o.frozen.IsZero() || o.connected >= since:
+		close(done)
+		return done
+	}
+	own, err := a.handles.hold(near)
+	if err != nil || !a.start(func() { a.consider(own, since, done) }) {
+		if err != nil {
+			a.Log.Warn("look whether other peers are heard", "err", err)
+			o.connected = since // nothing is known against the node
+		} else {
+			a.handles.drop(own)
+		}
+		close(done)
+		return done
+	}
+	o.under = done
+	return done
+}
+
+// consider makes a survey, and freezes closing where it is this node that is silent.
+func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}) {
+	defer close(done)
+	found := a.survey(near, since, false)
+	o := &a.outlook
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.under = nil
+	o.connected = max(o.connected, found.connected)
+	if found.connected >= since || !a.start(func() { a.thaw(near) }) {
+		a.handles.drop(near)
+		return
+	}
+	o.frozen = time.Now()
+	a.Log.Error("closing is frozen: most peers fell silent at once, so it is this node; the kernel's bounds go on",
+		"peers", found.peers, "heard", found.heard)
+}
+
+// thaw ends the freeze as soon as enough of the peers are heard again that there
+// are connections to, those that came meanwhile included.
+func (a *Agent) thaw(near *netns.NS) {
+	defer a.handles.drop(near)
+	for since := a.Now(); ; {
+		a.pause(thawPause)
+		if a.ctx.Err() != nil {
+			return
+		}
+		began := a.Now()
+		found := a.survey(near, since, true)
+		if found.connected >= since && a.ctx.Err() == nil {
+			o := &a.outlook
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			a.Log.Warn("closing goes on: peers are heard again", "peers", found.peers, "heard", found.heard,
+				"frozen_ms", time.Since(o.frozen).Milliseconds())
+			o.frozen, o.connected = time.Time{}, found.connected
+			return
+		}
+		since = began
+	}
+}
+
+// surveyed is what a survey has found: as of when the node is known to be well, of
+// how many peers, and how many of them were heard since the moment asked for.
+type surveyed struct {
+	connected    time.Duration
+	peers, heard int
+}
+
+// survey finds out whether this node reaches its peers: it walks once over the
+// connections of all namespaces, and asks those peers of which the kernel has heard
+// nothing since that moment, until there are enough. Peers that were not heard for long
+// before it are left out, but not where closing is frozen. Where nothing can be found
+// out the node is well.
+func (a *Agent) survey(near *netns.NS, since time.Duration, frozen bool) surveyed {
+	recent, least := since-recently, verdict.LeastPeers
+	if frozen {
+		recent, least = 0, 1
+	}
+	spaces := []*netns.NS{near}
+	if a.Namespaces != nil {
+		spaces = a.Namespaces.All()
+		defer func() {
+			for _, ns := range spaces {
+				ns.Close()
+			}
+		}()
+	}
+	began := a.Now()
+	v := newVoices(maphash.MakeSeed(), a.Kernel.InForce(), recent)
+	for _, ns := range spaces {
+		if !a.covers(ns) || a.Now()-began > walkLimit {
+			continue
+		}
+		if err := a.hear(ns, v); err != nil {
+			a.Log.Warn("look whether other peers are heard", "netns", ns.Inode(), "err", err)
+		}
+	}
+	list := v.others()
+	enough := func(list []*voice) bool { return verdict.Connected(moments(list), least, began) >= since }
+	if !enough(list) {
+		list = a.ask(list, since, frozen, enough)
+	}
+	return surveyed{verdict.Connected(moments(list), least, began), len(list), heardSince(list, since)}
+}
+
+// heardSince counts those that were heard.
+func heardSince(list []*voice, since time.Duration) (n int) {
+	for _, one := range list {
+		if one.heard >= since {
+			n++
+		}
+	}
+	return n
+}
+
+// hear walks over the connections of one namespace.
+func (a *Agent) hear(ns *netns.NS, all *voices) error {
+	free, ok := a.place(ns.Inode())
+	if !ok {
+		return errHeldUp
+	}
+	part := newVoices(all.seed, all.force, all.since) // nobody else's until the walk has ended
+	err := a.bounded(ns, func(own *netns.NS) error {
+		defer free()
+		return a.Sockets.Scan(own, func(s conn.Snapshot) error {
+			part.add(ns, &s)
+			return nil
+		})
+	})
+	if err == nil {
+		all.merge(part)
+	}
+	return err
+}
+
+// ask asks the peers that were not heard since a moment, each on a connection that
+// there is, until enough of them were, or all have had their window. It returns
+// those of whom it is known; where closing is frozen, whoever gave no answer, for
+// whatever reason, was not heard.
+func (a *Agent) ask(list []*voice, since time.Duration, frozen bool, enough func([]*voice) bool) []*voice {
+	answers := make(chan answer, len(list))
+	asked := 0
+	list = slices.DeleteFunc(list, func(one *voice) bool {
+		if one.heard >= since {
+			return false
+		}
+		j := a.question(one)
+		if j == nil || !a.start(func() { answers <- a.answer(one, j) }) {
+			return true
+		}
+		asked++
+		return false
+	})
+	limit := time.NewTimer(askLimit)
+	defer limit.Stop()
+	for ; asked > 0 && !enough(list); asked-- {
+		select {
+		case got := <-answers:
+			got.of.heard = max(got.of.heard, got.heard)
+			if !got.known && !frozen {
+				list = slices.DeleteFunc(list, func(one *voice) bool { return one == got.of })
+			}
+		case <-limit.C:
+			return list
+		case <-a.ctx.Done():
+			return nil
+		}
+	}
+	return list
+}
+
+// answer is what asking a peer came to. It was heard then, or never in its window;
+// or nothing is known.
+type answer struct {
+	of    *voice
+	heard time.Duration
+	known bool
+}
+
+// question begins a judgement that closes nothing, nil where there can be none.
+func (a *Agent) question(one *voice) *judgement {
+	if one.ask.Cookie == 0 {
+		return nil
+	}
+	peer, unmanaged := a.peer(&one.ask)
+	if unmanaged != "" {
+		return nil
+	}
+	j, err := a.join(one.ns, one.ask, peer, false)
+	if err != nil {
+		return nil // too many are under way
+	}
+	return j
+}
+
+// answer waits for the end of a question.
+func (a *Agent) answer(one *voice, j *judgement) answer {
+	defer a.leave(j)
+	<-j.done
+	v := verdict.Decide(verdict.Input{
+		Sent: j.before.Taken, Before: verdict.Look{Found: true, Snapshot: j.before}, After: j.after, Probe: j.probe,
+	})
+	switch {
+	case v.Word == verdict.DeadPath, v.Reason == verdict.ReasonBound:
+		return answer{of: one, known: true}
+	case v.Word == verdict.Unknown, v.Word == verdict.LocalFault, v.Word == verdict.Gone:
+		return answer{of: one}
+	case j.after.Found:
+		s := &j.after.Snapshot
+		return answer{one, s.Taken - s.PacketAge, true}
+	}
+	return answer{one, a.Now(), true} // it has reset the connection
+}
