@@ -95,6 +95,7 @@ static __always_inline struct sh_record *begin(struct tcp_sock *tp, const struct
 	rec->policy = rule->policy;
 	rec->opened_ns = bpf_ktime_get_ns();
 	sock_options(tp, &rec->app);
+	rec->app.rto_max = 0; /* not looked at: it stays where it is the lower one */
 	rec->effective = rec->app;
 	came(rule->policy);
 	return rec;
@@ -195,6 +196,7 @@ __noinline int release(struct sh_record *rec, struct sh_pass *pass, struct sh_op
 	rec->override = SH_ALLOW; /* what it asks for meanwhile is let through */
 	rec->policed = rec->app;
 	*want = rec->app;
+	want->rto_max = 0;
 	if (!want->idle_s && rec->effective.idle_s)
 		want->idle_s = pass->idle_s;
 	if (!want->interval_s && rec->effective.interval_s)
@@ -209,8 +211,9 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 				  struct sh_rule *rule, struct sh_adoption *row)
 {
 	struct sh_options now = {}, want = {};
+	bool guarded;
 
-	sock_options(tp, &now);
+	options_meant(tp, rec, &now, &guarded);
 	if (row->outcome != SH_ADOPT_ADOPTED && drifted(rec, &now))
 		row->outcome = SH_ADOPT_DRIFTED;
 	if (!rule) {
@@ -220,8 +223,14 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 			row->outcome = SH_ADOPT_CHANGED;
 		call_back(tp, pass);
 	}
-	row->wait = bring(tp, pass, &now, &want);
-	sock_options(tp, &rec->effective);
+	/* Under the guard it is a matter of what is set when that is over. */
+	if (guarded && want.user_timeout_ms)
+		rec->effective.user_timeout_ms = now.user_timeout_ms = want.user_timeout_ms;
+	row->wait = bring(tp, pass, rec, &now, &want);
+	rec->effective.rto_max = now.rto_max;
+	options_meant(tp, rec, &rec->effective, &guarded);
+	if (guarded && !rule && !row->wait)
+		row->wait = SH_WAIT_WINDOW; /* nobody would put it back without the record */
 	if (!row->wait && !same_options(&rec->effective, &want))
 		row->wait = SH_WAIT_ERROR;
 	rec->flags = row->wait ? rec->flags | SH_PENDING : rec->flags & ~SH_PENDING;

@@ -5,6 +5,7 @@
 
 #include "hold.h"
 #include "adopt.h"
+#include "guard.h"
 
 #define ICSK_TIME_PROBE0 3
 
@@ -25,6 +26,7 @@ enum sh_set {
 	SH_SET_ON = 1 << 5,
 	SH_SET_IDLE = 1 << 6, /* a keepalive leaves at once where one is due */
 	SH_SET_TIMEOUT = 1 << 7,
+	SH_SET_RTO_MAX = 1 << 8,
 };
 
 /* What decides. */
@@ -73,7 +75,8 @@ static __always_inline bool same_keepalive(const struct sh_options *a, const str
 
 static __always_inline bool same_options(const struct sh_options *a, const struct sh_options *b)
 {
-	return same_keepalive(a, b) && a->user_timeout_ms == b->user_timeout_ms;
+	return same_keepalive(a, b) && a->user_timeout_ms == b->user_timeout_ms &&
+	       a->rto_max == b->rto_max;
 }
 
 /* The first phase: keepalive. Returns what it waits for. */
@@ -117,6 +120,13 @@ __noinline int plan(struct sh_pass *pass, struct sh_facts *f, struct sh_options 
 
 	if (!pass || !f || !now || !want)
 		return SH_WAIT_ERROR;
+	if (want->rto_max != now->rto_max) {
+		/* It counts what has been retransmitted before, too. */
+		if (want->rto_max && f->unanswered == SH_WAIT_STUCK)
+			return SH_WAIT_STUCK;
+		f->sets |= SH_SET_RTO_MAX;
+		now->rto_max = want->rto_max;
+	}
 	if (sh_sooner(now->user_timeout_ms, want->user_timeout_ms)) {
 		f->sets |= SH_SET_LOOSER;
 		now->user_timeout_ms = want->user_timeout_ms;
@@ -134,14 +144,17 @@ __noinline int plan(struct sh_pass *pass, struct sh_facts *f, struct sh_options 
 }
 
 /* Brings what is set now nearer to what is wanted; returns what the rest waits for. */
-static __always_inline int bring(struct tcp_sock *tp, struct sh_pass *pass, struct sh_options *now,
-				 struct sh_options *want)
+static __always_inline int bring(struct tcp_sock *tp, struct sh_pass *pass, struct sh_record *rec,
+				 struct sh_options *now, struct sh_options *want)
 {
 	struct sh_facts f = {};
 	int wait;
 
 	gather(tp, &f);
 	wait = plan(pass, &f, now, want);
+	if (f.sets & SH_SET_RTO_MAX &&
+	    (!want->rto_max || want->rto_max * 100 < sock_rto_max_ms(tp)))
+		set_rto_max(tp, rec, want->rto_max * 100);
 	if (f.sets & SH_SET_LOOSER)
 		set_opt(tp, SOL_TCP, TCP_USER_TIMEOUT, want->user_timeout_ms,
 			SH_FAULT_SET_USER_TIMEOUT);

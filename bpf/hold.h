@@ -158,7 +158,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 				int value)
 {
 	struct sh_options app = rec->app, next, same;
-	bool raised, allow = rec->override == SH_ALLOW;
+	bool raised, allow = rec->override == SH_ALLOW, guarded = rec->flags & SH_GUARDED;
 	int held;
 
 	if (rec->flags & SH_CONNECTING)
@@ -181,12 +181,16 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 		/* All but the one that the kernel is about to set itself. */
 		same = rec->effective;
 		copy_option(&same, &next, level, name);
+		if (guarded) /* which sets it when it is over */
+			same.user_timeout_ms = next.user_timeout_ms;
 		set_options(sk, &same, &next);
 	}
 	rec->app = app;
 	rec->effective = next;
 	rec->held_ms = bpf_ktime_get_ns() / 1000000;
 	count_held(rec, raised, held == value);
+	if (guarded && level == SOL_TCP && name == TCP_USER_TIMEOUT)
+		return rec->guard_ms;
 	return allow ? value : held;
 }
 

@@ -61,7 +61,7 @@ static __always_inline bool sh_tighten(const struct sh_options *policed,
 	out->count = sh_tighter(policed->count, app->count);
 	out->keepalive = 1;
 	out->asked = 0;
-	out->pad = 0;
+	out->rto_max = 0;
 	need = sh_need(policed, out);
 	if (ut < need) {
 		out->idle_s = sh_max(out->idle_s * ut / need, 1);
@@ -93,19 +93,41 @@ static __always_inline void sh_allow(const struct sh_options *policed, const str
 		out->keepalive = app->keepalive;
 }
 
+/*
+ * A policy that caps the retransmission timeout needs no user timeout: keepalive and
+ * the kernel's own number of retransmissions bound the connection. One that the
+ * application asked for, and may have, stays. Without one the kernel heeds
+ * TCP_KEEPCNT: the room for lost probes is kept in it.
+ */
+static __always_inline void sh_cap(__u8 override, const struct sh_options *policed,
+				   struct sh_options *out)
+{
+	out->rto_max = policed->rto_max;
+	if (!policed->rto_max || out->user_timeout_ms != policed->user_timeout_ms)
+		return;
+	out->user_timeout_ms = 0;
+	if (override != SH_ALLOW)
+		out->count = sh_max(out->count, sh_min(policed->count, SH_MIN_ROOM));
+}
+
 /* The options to set, and whether the user timeout had to be raised for them. */
 static __always_inline bool sh_combine(__u8 override, const struct sh_options *policed,
 				       const struct sh_options *app, struct sh_options *out)
 {
+	bool raised = false;
+
 	switch (override) {
 	case SH_ENFORCE:
 		*out = *policed;
-		return false;
+		break;
 	case SH_ALLOW:
 		sh_allow(policed, app, out);
-		return false;
+		break;
+	default:
+		raised = sh_tighten(policed, app, out);
 	}
-	return sh_tighten(policed, app, out);
+	sh_cap(override, policed, out);
+	return raised;
 }
 
 /* The user timeout while connect() is under way: the policy's, and the application's. */

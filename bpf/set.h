@@ -31,6 +31,9 @@
 		if ((to)->keepalive != (from)->keepalive)                                         \
 			set_opt(ctx, SOL_SOCKET, SO_KEEPALIVE, (to)->keepalive,                   \
 				SH_FAULT_SET_KEEPALIVE);                                          \
+		if ((to)->rto_max && (!(from)->rto_max || (to)->rto_max < (from)->rto_max))       \
+			set_opt(ctx, SOL_TCP, TCP_RTO_MAX_MS, (to)->rto_max * 100,                \
+				SH_FAULT_SET_RTO_MAX);                                            \
 		if ((to)->user_timeout_ms != (from)->user_timeout_ms)                             \
 			set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, (to)->user_timeout_ms,            \
 				SH_FAULT_SET_USER_TIMEOUT);                                       \

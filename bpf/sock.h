@@ -21,6 +21,7 @@
 #define TCP_KEEPINTVL	   5
 #define TCP_KEEPCNT	   6
 #define TCP_USER_TIMEOUT   18
+#define TCP_RTO_MAX_MS	   44
 #define ECONNRESET	   104
 #define ECONNABORTED	   103
 #define ETIMEDOUT	   110
@@ -100,10 +101,19 @@ static __always_inline __u64 sock_cgroup(const struct sock *sk)
 	return sk->sk_cgrp_data.cgroup->kn->id;
 }
 
+/* TCP_RTO_MAX_MS as it is, 0: this kernel has no such option. */
+static __always_inline __u32 sock_rto_max_ms(const struct tcp_sock *tp)
+{
+	if (!bpf_core_field_exists(tp->inet_conn.icsk_rto_max))
+		return 0;
+	return ticks_to_ms(tp->inet_conn.icsk_rto_max);
+}
+
 /* What is set on the socket now; 0 where the kernel's default applies. */
 static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_options *out)
 {
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+	__u32 tenths = sock_rto_max_ms(tp) / 100;
 
 	out->user_timeout_ms = tp->inet_conn.icsk_user_timeout;
 	out->idle_s = tp->keepalive_time / hz;
@@ -111,7 +121,7 @@ static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_op
 	out->count = tp->keepalive_probes;
 	out->keepalive = sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
 	out->asked = 0;
-	out->pad = 0;
+	out->rto_max = tenths > 0xff ? 0 : tenths; /* ours are no longer */
 }
 
 /* Whether its segments are signed (TCP-MD5, TCP-AO). */

@@ -18,7 +18,7 @@
 #define SH_LEAVE_NS 120000000000ULL
 /* Goes up when a rule or an event changes its meaning and not its size: what of
  * them is pinned is not used by another build then. */
-#define SH_LAYOUT 2
+#define SH_LAYOUT 3
 
 enum sh_direction {
 	SH_OUTBOUND = 1,
@@ -42,7 +42,11 @@ enum sh_option {
 	SH_OPT_MAX,
 };
 
-/* The five options. 0 in a time or count: not set, the kernel's default. */
+/*
+ * The five options, and the limit of the retransmission timeout that stands in for
+ * the user timeout (TCP_RTO_MAX_MS). 0 in a time or count: not set, the kernel's
+ * default.
+ */
 struct sh_options {
 	__u32 user_timeout_ms;
 	__u16 idle_s;
@@ -50,7 +54,7 @@ struct sh_options {
 	__u8 count;
 	__u8 keepalive; /* 0 or 1 */
 	__u8 asked;	/* of an application: which it set since, 1 << enum sh_option */
-	__u8 pad;
+	__u8 rto_max;	/* in tenths of a second; 0: the kernel's own */
 };
 
 /* Key of the policy trie. */
@@ -91,6 +95,7 @@ enum sh_record_flags {
 	SH_RELEASING = 1 << 3,	/* no policy names it any more; what it had is not all back */
 	SH_PROVOKED = 1 << 4,	/* TCP_KEEPIDLE is the prober's */
 	SH_CONNECTING = 1 << 5, /* no connection yet: the user timeout is that of connect() */
+	SH_GUARDED = 1 << 6,	/* the user timeout is the guard's: the peer does not read */
 };
 
 /* What the silence watch remembers of a connection (silence.bpf.c). */
@@ -104,8 +109,8 @@ struct sh_quiet {
 
 /*
  * Kept in the socket itself (SK_STORAGE), longer than any build: what is added
- * stands at the end and makes the record longer. A new build reads an old record as one whose new
- * fields are 0 (convert.bpf.c).
+ * takes spare words, or stands at the end and makes the record longer. Either way
+ * a new build reads an old record as one whose new fields are 0 (convert.bpf.c).
  */
 struct sh_record {
 	__u8 version; /* SH_RECORD_VERSION */
@@ -121,6 +126,12 @@ struct sh_record {
 	__u64 leave_ns;		     /* until then the options are the prober's */
 	__u32 connect_ms;	     /* the policy's bound of connect(), 0: none */
 	struct sh_quiet quiet;
+	/* The last user timeout that the guard set, kept when it is over: an application's
+	 * call that was under way may set it once more. Whoever finds it on the socket
+	 * takes effective's for what is set. */
+	__u32 guard_ms;
+	__u32 rto_was_ms; /* TCP_RTO_MAX_MS before one of ours was set, 0: none is */
+	__u32 spare[2];
 };
 
 /* Why a connection ended, as the kernel saw it. */
@@ -156,6 +167,7 @@ struct sh_counters {
 	__u64 released;
 	__u64 drifted;
 	__u64 connects_bounded; /* connect() calls that the policy's bound ended */
+	__u64 guarded;		/* times that a peer without window was guarded */
 };
 
 /* Everything that can go wrong in a program, counted per CPU. The counts outlive
@@ -173,6 +185,7 @@ enum sh_fault {
 	SH_FAULT_SET_KEEPINTVL,
 	SH_FAULT_SET_KEEPCNT,
 	SH_FAULT_SET_USER_TIMEOUT,
+	SH_FAULT_SET_RTO_MAX,
 	SH_FAULT_MAX,
 };
 

@@ -109,6 +109,8 @@ __noinline int sh_bound(struct bpf_sock_ops *ctx)
 	sock_options(tp, &now);
 	ask(rec, &now);
 	rec->flags = 0;
+	rec->guard_ms = 0;
+	rec->rto_was_ms = rec->policed.rto_max ? sock_rto_max_ms(tp) : 0;
 	rec->opened_ns = bpf_ktime_get_ns();
 	if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
 		COUNT(c->override_raised, 1);
@@ -132,7 +134,7 @@ static __always_inline __u64 pack_times(const struct sh_options *o)
 
 static __always_inline __u32 pack_rest(const struct sh_options *o, __u8 override)
 {
-	return o->count | o->keepalive << 8 | override << 16;
+	return o->count | o->keepalive << 8 | override << 16 | (__u32)o->rto_max << 24;
 }
 
 /* Sets what a policy wants on a connection without a record: the bound still holds. */
@@ -144,6 +146,7 @@ __noinline int sh_bound_bare(struct bpf_sock_ops *ctx, __u64 times, __u32 rest)
 		.interval_s = times >> 48,
 		.count = rest,
 		.keepalive = rest >> 8,
+		.rto_max = rest >> 24,
 	};
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
 	struct sh_options app, effective;

@@ -148,6 +148,7 @@ struct inet_connection_sock {
 	__u8 icsk_pending;
 	__u8 icsk_probes_out;
 	__u32 icsk_probes_tstamp;
+	__u32 icsk_rto_max;
 	struct {
 		__u32 lrcvtime;
 	} icsk_ack;
@@ -179,6 +180,8 @@ struct tcp_sock {
 	__u32 rcv_tstamp;
 	__u32 lsndtime;
 	__u64 delivered_mstamp;
+	__u32 packets_out;
+	__u32 retrans_stamp;
 	__u32 srtt_us;
 	__u32 tsoffset;
 	struct tcp_options_received rx_opt;

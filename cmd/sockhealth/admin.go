@@ -64,12 +64,13 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	}
 	force := a.programs.InForce().Policy
 	adoption := a.Adoption()
+	guarded := a.Guarded()
 	report, canary := a.Coverage()
 	out.Coverage = checked(&report, &canary)
 	for i := range force.Peers {
 		name := force.Peers[i].Name
 		p := peerStatus(name, counters[name], &stats)
-		p.Pending = adoption[name].Pending
+		p.Pending, p.Guarded = adoption[name].Pending, guarded[name]
 		countCoverage(&p, &report)
 		out.Peers = append(out.Peers, p)
 	}
@@ -78,7 +79,8 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		out.Features = append(out.Features, feature(&checks[i]))
 	}
 	watch := a.Silence()
-	out.Problems = slices.Concat(a.problems(checks, &out), coverageProblems(&report, &canary), silenceProblems(&watch))
+	out.Problems = slices.Concat(
+		a.problems(checks, &out), coverageProblems(&report, &canary), a.guardProblems(), silenceProblems(&watch))
 	return out, nil
 }
 
@@ -108,6 +110,9 @@ func (a *admin) problems(checks []doctor.Check, s *api.Status) []string {
 		out = append(out, fmt.Sprintf("pins are missing (%s): without this agent connections may be unbounded [restart it]",
 			strings.Join(lost, ", ")))
 	}
+	if text := uncapped(a.programs.InForce()); text != "" {
+		out = append(out, text)
+	}
 	if len(s.Faults) > 0 {
 		out = append(out, "steps failed inside the programs, so that connections may be unbounded or uncounted: see faults")
 	}
@@ -123,7 +128,7 @@ func feature(c *doctor.Check) api.Feature {
 func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicyStatus {
 	p := api.PolicyStatus{Name: name, Stale: make(map[string]uint64), Verdicts: make(map[string]uint64)}
 	p.Opened = c.OpenedOutbound + c.OpenedInbound
-	p.Adopted, p.Released, p.DriftRepaired = c.Adopted, c.Released, c.Drifted
+	p.Adopted, p.Released, p.DriftRepaired, p.Guards = c.Adopted, c.Released, c.Drifted, c.Guarded
 	for _, n := range c.Closed {
 		p.Closed += n
 	}
@@ -166,11 +171,20 @@ func (a *admin) socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
 	if s.HasRecord {
 		out.AgeMS = (s.Taken - s.Record.Opened).Milliseconds()
 	}
-	if o := &s.Options; o.UserTimeout > 0 && o.KeepAlive && o.Idle > 0 && o.Interval > 0 {
-		f := (&policy.Peer{Options: *o, Probe: probe}).Figures()
+	o := s.Options
+	if s.Record.Guarded { // what holds once its peer stops answering
+		o = s.Record.Effective
+	}
+	if bounds(&o) {
+		f := (&policy.Peer{Options: o, Probe: probe}).Figures()
 		out.IdleBoundMS, out.InFlightBoundMS = f.IdleBound.Milliseconds(), f.InFlightBound.Milliseconds()
 	}
 	return out
+}
+
+// bounds reports whether options end a connection whose peer is dead.
+func bounds(o *conn.Options) bool {
+	return (o.UserTimeout > 0 || o.RTOMax > 0) && o.KeepAlive && o.Idle > 0 && o.Interval > 0
 }
 
 // covered returns the namespaces that the agent acts in; release lets go of

@@ -22,7 +22,9 @@ force, and in seconds how long a dead connection lives, how long an outage is
 survived with and without a report, and how many lost probes are forgiven.
 
 The port is the service's: the remote one of outbound connections, the local one
-of inbound connections.`,
+of inbound connections. With in_flight: rto_cap or auto the figures are those of this
+machine's kernel, and of net.ipv4.tcp_retries2 of the network namespace that this is
+run in.`,
 		Example: `  sockhealth policy explain 10.20.1.2:7100
   sockhealth policy explain --policy policy.yaml --direction inbound [fd00:20::2]:7100
   sockhealth policy explain -o json 10.20.1.2:7100`,
@@ -47,7 +49,7 @@ of inbound connections.`,
 		if err != nil {
 			return err
 		}
-		x := pol.Explain(service, directions(direction.value)...)
+		x := pol.ExplainOn(groundHere(), service, directions(direction.value)...)
 		if output.value == asJSON {
 			return writeJSON(e.stdout, explanation(pol, &x))
 		}
@@ -104,6 +106,8 @@ type optionsJSON struct {
 	IntervalS     int64 `json:"interval_s"`
 	Count         int   `json:"count"`
 	UserTimeoutMS int64 `json:"user_timeout_ms"`
+	// RTOMaxMS is TCP_RTO_MAX_MS; where it is not 0 the user timeout is not set.
+	RTOMaxMS int64 `json:"rto_max_ms,omitempty"`
 }
 
 type probeJSON struct {
@@ -123,12 +127,12 @@ func explanation(pol *policy.Policy, x *policy.Explanation) explanationJSON {
 	out := explanationJSON{Schema: schema, File: x.File, Revision: pol.Revision, Service: x.Service.String(),
 		Limits: limitsJSON(x.Limits)}
 	for i := range x.Answers {
-		out.Answers = append(out.Answers, answer(&x.Answers[i]))
+		out.Answers = append(out.Answers, answer(x.Ground, &x.Answers[i]))
 	}
 	return out
 }
 
-func answer(a *policy.Answer) answerJSON {
+func answer(g policy.Ground, a *policy.Answer) answerJSON {
 	out := answerJSON{Direction: a.Direction.String()}
 	for _, n := range a.NearMisses {
 		out.Near = append(out.Near, nearJSON{Policy: n.Peer.Name, CIDR: n.CIDR.Prefix.String(), Line: n.CIDR.Line, Why: n.Why})
@@ -136,11 +140,11 @@ func answer(a *policy.Answer) answerJSON {
 	if a.Peer == nil {
 		return out
 	}
-	o := &a.Peer.Options
+	o := a.Peer.Wanted(g.RTOCap)
 	out.Policy, out.CIDR, out.Line = a.Peer.Name, a.CIDR.Prefix.String(), a.CIDR.Line
 	out.Options = &optionsJSON{
 		IdleS: int64(o.Idle / time.Second), IntervalS: int64(o.Interval / time.Second),
-		Count: o.Count, UserTimeoutMS: o.UserTimeout.Milliseconds(),
+		Count: o.Count, UserTimeoutMS: o.UserTimeout.Milliseconds(), RTOMaxMS: o.RTOMax.Milliseconds(),
 	}
 	out.Probe = &probeJSON{WindowMS: a.Peer.Probe.Window.Milliseconds(), Attempts: a.Peer.Probe.Attempts}
 	figures := api.NewFigures(&a.Figures)

@@ -19,8 +19,8 @@ import (
 
 // Explain implements api.Admin.
 func (a *admin) Explain(ctx context.Context, id conn.ID) (x api.Explanation, err error) {
-	err = a.one(id, func(_ *netns.NS, s *conn.Snapshot) error {
-		x = a.explain(s)
+	err = a.one(id, func(ns *netns.NS, s *conn.Snapshot) error {
+		x = a.explain(ns, s)
 		return nil
 	})
 	return x, err
@@ -36,7 +36,7 @@ func (a *admin) Probe(ctx context.Context, id conn.ID) (r agent.Result, err erro
 }
 
 // explain says all about one socket.
-func (a *admin) explain(s *conn.Snapshot) api.Explanation {
+func (a *admin) explain(ns *netns.NS, s *conn.Snapshot) api.Explanation {
 	peer, unmanaged := a.agent.PolicyOf(s)
 	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
 	rule := peer
@@ -52,7 +52,7 @@ func (a *admin) explain(s *conn.Snapshot) api.Explanation {
 	x.Socket = a.socket(s, peer)
 	if rule != nil {
 		r := api.NewRule(rule, a.programs.InForce().Policy.File, s.Remote.Addr())
-		figures := rule.Figures()
+		figures := rule.FiguresOn(a.ground(ns))
 		f := api.NewFigures(&figures)
 		x.Rule, x.Figures = &r, &f
 	}

@@ -34,7 +34,8 @@ func newPolicyCheck(e *env) *cobra.Command {
 		Short: "Check policy files",
 		Long: `Check policy files as "sockhealth run" would, and print one line for each that is
 right. Of a bad one every mistake is told as file:line:column: message, and the
-exit code is 1. "-" stands for stdin.`,
+exit code is 1. Where this machine's kernel lacks what a policy asks for, a message on
+stderr says so. "-" stands for stdin.`,
 		Example: `  sockhealth policy check /etc/sockhealth/policy.yaml
   sockhealth policy check - <policy.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -56,6 +57,9 @@ exit code is 1. "-" stands for stdin.`,
 					file, pol.Revision, len(pol.Peers), len(pol.Compile()))
 				if err != nil {
 					return fmt.Errorf("write output: %w", err)
+				}
+				if text := uncappedText(pol.Uncapped()); text != "" && !groundHere().RTOCap {
+					fmt.Fprintf(e.stderr, "%s: on this machine %s\n", file, text)
 				}
 			}
 			if bad {

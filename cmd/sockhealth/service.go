@@ -22,6 +22,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/container/census"
 	"github.com/sockhealth/sockhealth/internal/coverage"
+	"github.com/sockhealth/sockhealth/internal/guard"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/metrics"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -53,6 +54,7 @@ type service struct {
 	census     *census.Census     // nil where the hierarchy of cgroups is out of sight
 	registry   *registry.Registry // nil with --netns
 	adopter    atomic.Pointer[adopt.Adopter]
+	guard      atomic.Pointer[guard.Guard]
 	checker    atomic.Pointer[coverage.Scanner]
 	silence    atomic.Pointer[silence.Watcher]
 	agent      *agent.Agent
@@ -85,7 +87,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	}
 	for _, step := range []func() error{
 		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
-		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startSilence, s.startCoverage,
+		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startGuard, s.startSilence, s.startCoverage,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -163,6 +165,9 @@ func (s *service) openNamespaces() error {
 func (s *service) putInForce(p *policy.Policy) error {
 	if err := s.programs.SetPolicy(p); err != nil {
 		return err
+	}
+	if text := uncapped(s.programs.InForce()); text != "" {
+		s.log.Warn(text)
 	}
 	if a := s.adopter.Load(); a != nil {
 		a.Wake()

@@ -30,6 +30,9 @@ func explanationRows(x *api.Explanation) [][]string {
 		set = "set " + options(s.Options)
 	}
 	rows = append(rows, []string{"options", set})
+	if s.Guarded {
+		rows = append(rows, []string{"", "guarded: the peer does not read, the user timeout is longer until it does or stops answering"})
+	}
 	if d.Recorded {
 		rows = append(rows,
 			[]string{"", "given " + options(d.Effective) + ", by the policy " + options(s.Policed) +

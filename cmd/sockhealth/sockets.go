@@ -84,7 +84,7 @@ func socketRows(list []api.Socket, all bool) [][]string {
 	head := []string{"NETNS", "LOCAL", "PEER", "POLICY", "DIR", "STATE", "IDLE-BOUND", "LAST-PACKET"}
 	if all {
 		head = append(head, "IN-FLIGHT-BOUND", "COOKIE", "UID", "AGE", "LAST-DATA", "RECEIVED", "ACKED", "UNREAD",
-			"IN-FLIGHT", "RETRANS", "PROBES", "EFFECTIVE", "POLICED", "APP", "CONTAINER", "POD")
+			"IN-FLIGHT", "RETRANS", "PROBES", "GUARDED", "EFFECTIVE", "POLICED", "APP", "CONTAINER", "POD")
 	}
 	rows := [][]string{head}
 	for i := range list {
@@ -98,7 +98,7 @@ func socketRows(list []api.Socket, all bool) [][]string {
 				millis(s.InFlightBoundMS), strconv.FormatUint(s.Cookie, 10), strconv.FormatUint(uint64(s.UID), 10),
 				ms(s.AgeMS), ms(s.LastDataMS), strconv.FormatUint(s.BytesReceived, 10),
 				strconv.FormatUint(s.BytesAcked, 10), strconv.FormatUint(uint64(s.Unread), 10), yesNo(s.InFlight),
-				strconv.Itoa(int(s.Retransmits)), strconv.Itoa(int(s.ProbesOut)),
+				strconv.Itoa(int(s.Retransmits)), strconv.Itoa(int(s.ProbesOut)), yesNo(s.Guarded),
 				options(s.Options), options(s.Policed), options(s.App), dash(shortID(s.ContainerID)), dash(s.PodUID),
 			)
 		}
@@ -115,8 +115,8 @@ func shortID(id string) string {
 	return id
 }
 
-// options writes the five options in one word: keepalive idle/interval/count,
-// user timeout. "-" stands for none, 0 for what is not set.
+// options writes the options in one word: keepalive idle/interval/count, user
+// timeout, and the limit of the retransmission timeout where there is one. "-" stands for none, 0 for what is not set.
 func options(o api.SocketOptions) string {
 	if o == (api.SocketOptions{}) {
 		return "-"
@@ -125,6 +125,10 @@ func options(o api.SocketOptions) string {
 	if o.KeepAlive {
 		keepalive = "on"
 	}
-	return fmt.Sprintf("%s,%d/%d/%d,%s", keepalive, o.IdleS, o.IntervalS, o.Count,
+	text := fmt.Sprintf("%s,%d/%d/%d,%s", keepalive, o.IdleS, o.IntervalS, o.Count,
 		time.Duration(o.UserTimeoutMS)*time.Millisecond)
+	if o.RTOMaxMS > 0 {
+		text += ",rto " + (time.Duration(o.RTOMaxMS) * time.Millisecond).String()
+	}
+	return text
 }

@@ -110,13 +110,13 @@ func faults(s *api.Status) string {
 
 // peerRows makes the table of policies.
 func peerRows(peers []api.PolicyStatus) [][]string {
-	rows := [][]string{{"POLICY", "OPENED", "ADOPTED", "CLOSED", "OPEN", "COVERAGE", "PENDING", "UNMANAGED", "DRIFT", "STALE", "VERDICTS"}}
+	rows := [][]string{{"POLICY", "OPENED", "ADOPTED", "CLOSED", "OPEN", "COVERAGE", "PENDING", "GUARDED", "UNMANAGED", "DRIFT", "STALE", "VERDICTS"}}
 	for i := range peers {
 		p := &peers[i]
 		came, gone := p.Opened+p.Adopted, p.Closed+p.Released
 		rows = append(rows, []string{
 			p.Name, strconv.FormatUint(p.Opened, 10), strconv.FormatUint(p.Adopted, 10), strconv.FormatUint(p.Closed, 10),
-			strconv.FormatUint(came-min(came, gone), 10), percent(p.Bounded, p.Expected), counts(p.Pending), counts(p.Unmanaged),
+			strconv.FormatUint(came-min(came, gone), 10), percent(p.Bounded, p.Expected), counts(p.Pending), strconv.FormatUint(p.Guarded, 10), counts(p.Unmanaged),
 			counts(map[string]uint64{"found": p.DriftFound, "repaired": p.DriftRepaired}), counts(p.Stale), counts(p.Verdicts),
 		})
 	}

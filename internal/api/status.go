@@ -105,6 +105,10 @@ type PolicyStatus struct {
 	// found them.
 	DriftFound    uint64 `json:"drift_found"`
 	DriftRepaired uint64 `json:"drift_repaired"`
+	// Guarded are connections whose peer does not read, and whose user timeout is
+	// longer for that now; Guards is how often that began.
+	Guarded uint64 `json:"guarded"`
+	Guards  uint64 `json:"guards"`
 	// Stale counts connections that were dead when they ended, by cause;
 	// Verdicts the judgements, by verdict. Zeros may be left out.
 	Stale    map[string]uint64 `json:"stale"`
@@ -148,6 +152,9 @@ type Socket struct {
 	LastPacketMS  int64  `json:"last_packet_ms"`
 	Retransmits   uint8  `json:"retransmits"`
 	ProbesOut     uint8  `json:"probes_out"`
+	// Guarded says that the peer does not read: the user timeout is longer for that,
+	// and what is meant to be set comes back when it reads or stops answering.
+	Guarded bool `json:"guarded"`
 	// Options are set on the socket now, Policed are the policy's, App is what
 	// the application last asked for (zeros: it never asked).
 	Options SocketOptions `json:"options"`
@@ -161,7 +168,7 @@ type Socket struct {
 	InFlightBoundMS int64 `json:"in_flight_bound_ms"`
 }
 
-// SocketOptions are the five options that bound a connection; 0: not set, the
+// SocketOptions are the options that bound a connection; 0: not set, the
 // kernel's default.
 type SocketOptions struct {
 	KeepAlive     bool  `json:"keepalive"`
@@ -169,6 +176,8 @@ type SocketOptions struct {
 	IntervalS     int64 `json:"interval_s"`
 	Count         int   `json:"count"`
 	UserTimeoutMS int64 `json:"user_timeout_ms"`
+	// RTOMaxMS is TCP_RTO_MAX_MS, 0 where it is above 25,500.
+	RTOMaxMS int64 `json:"rto_max_ms"`
 }
 
 // NewSocket puts a snapshot into the words of the API. policy is the name of
@@ -188,6 +197,7 @@ func NewSocket(s *conn.Snapshot, policy string, where container.ID) Socket {
 		LastPacketMS:  s.PacketAge.Milliseconds(),
 		Retransmits:   s.Retransmits,
 		ProbesOut:     s.ProbesOut,
+		Guarded:       s.Record.Guarded,
 		Options:       newSocketOptions(s.Options),
 		Policed:       newSocketOptions(s.Record.Policed),
 		App:           newSocketOptions(s.Record.App),
@@ -201,5 +211,6 @@ func newSocketOptions(o conn.Options) SocketOptions {
 		IntervalS:     int64(o.Interval / time.Second),
 		Count:         o.Count,
 		UserTimeoutMS: o.UserTimeout.Milliseconds(),
+		RTOMaxMS:      o.RTOMax.Milliseconds(),
 	}
 }

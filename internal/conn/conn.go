@@ -114,13 +114,17 @@ func (d Direction) String() string {
 	return "unknown"
 }
 
-// Options are the five socket options that bound a connection.
+// Options are the five socket options that bound a connection, and the limit that
+// stands in for the last of them.
 type Options struct {
 	KeepAlive   bool          // SO_KEEPALIVE
 	Idle        time.Duration // TCP_KEEPIDLE, whole seconds; 0: the kernel's default
 	Interval    time.Duration // TCP_KEEPINTVL, whole seconds; 0: the kernel's default
 	Count       int           // TCP_KEEPCNT; 0: the kernel's default
 	UserTimeout time.Duration // TCP_USER_TIMEOUT, whole milliseconds; 0: none
+	// RTOMax is TCP_RTO_MAX_MS, in tenths of a second; 0: the kernel's default, or
+	// more than 25.5 s, which no policy asks for.
+	RTOMax time.Duration
 }
 
 // Record is what the programs stored in the socket when it opened, or when it was
@@ -143,6 +147,9 @@ type Record struct {
 	Pending, Releasing bool
 	// Provoked says that TCP_KEEPIDLE is the prober's for now, and not Effective's.
 	Provoked bool
+	// Guarded says that the peer does not read and that UserTimeout, and for the time
+	// RTOMax, are the guard's: Effective's come back when it reads, or stops answering.
+	Guarded bool
 }
 
 // Snapshot is one look at a socket. Its fields are read without the socket's

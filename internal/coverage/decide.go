@@ -94,6 +94,10 @@ func recalled(r *conn.Record, inferred policy.Directions) policy.Directions {
 // recorded says how it stands with a connection that has a record.
 func recorded(force *loader.InForce, peer *policy.Peer, s *conn.Snapshot) Reason {
 	r, set := &s.Record, s.Options
+	if r.Guarded {
+		set.UserTimeout = r.Effective.UserTimeout
+	}
+	set.RTOMax = r.Effective.RTOMax // an application may have a lower one
 	if r.Provoked {
 		set.Idle = r.Effective.Idle
 	}
@@ -101,7 +105,7 @@ func recorded(force *loader.InForce, peer *policy.Peer, s *conn.Snapshot) Reason
 		return OptionsDrifted
 	}
 	of := force.Peer(r.Policy)
-	if r.Pending || r.Releasing || of == nil || of.Name != peer.Name || r.Policed != peer.Options {
+	if r.Pending || r.Releasing || of == nil || of.Name != peer.Name || r.Policed != force.Wanted(peer) {
 		return Pending
 	}
 	return ""

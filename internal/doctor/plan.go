@@ -34,7 +34,9 @@ type plan struct {
 
 // plans are the checks beyond the requirements, in an order in which each stands
 // on those before it.
-func plans() []plan { return slices.Concat(groundPlans(), lookPlans(), actPlans(), adoptPlans()) }
+func plans() []plan {
+	return slices.Concat(groundPlans(), lookPlans(), actPlans(), adoptPlans(), guardPlans())
+}
 
 // groundPlans are about the machine, and make what the others stand on.
 func groundPlans() []plan {

@@ -33,6 +33,12 @@ const (
 	// Silence is an iterator over the records in sockets, in all namespaces: the
 	// silence watch. Every kernel from the floor on has it, unless it is refused.
 	Silence
+	// Guard is bpf_setsockopt in a TCP iterator: the user timeout of a connection
+	// whose peer does not read can be lengthened for the time.
+	Guard
+	// RTOCap is TCP_RTO_MAX_MS: the retransmission timeout can be
+	// limited, so that the kernel's own number of retransmissions bounds a connection.
+	RTOCap
 )
 
 // features is what is known of each.
@@ -47,6 +53,8 @@ var features = [...]struct {
 	BPFDestroy:    {"bpf_destroy", Release{6, 5}, "sockets are closed by inet_diag alone"},
 	Adopt:         {"adopt", Release{5, 15}, "connections that are older than the agent, or were opened outside its cgroup, are not bounded"},
 	AdoptEvents:   {"adopt_events", Release{6, 12}, "the close of an adopted connection is told by a tracepoint, and its stalls are not told"},
+	Guard:         {"guard", Release{5, 15}, "a peer that reads nothing for longer than the user timeout loses its connection, although it answers the kernel's probes"},
+	RTOCap:        {"rto_cap", Release{6, 15}, "in_flight: rto_cap bounds as user_timeout does, and the end of a guarded connection is noticed in three minutes rather than by its user timeout"},
 	SocketCgroup:  {"socket_cgroup", Release{5, 15}, "events, the log and the list of sockets name no containers and pods"},
 	Silence:       {"silence", Release{5, 10}, "nothing is judged without a report, whatever the policy's silence says"},
 	ForeignSource: {"foreign_source", Release{5, 17}, "a transparent proxy's IPv4 connections are never condemned: a segment of ours finds no way out, and they are told as local_fault"},

@@ -87,6 +87,7 @@ const (
 	adoptShRecordFlagsSH_RELEASING  adoptShRecordFlags = 8
 	adoptShRecordFlagsSH_PROVOKED   adoptShRecordFlags = 16
 	adoptShRecordFlagsSH_CONNECTING adoptShRecordFlags = 32
+	adoptShRecordFlagsSH_GUARDED    adoptShRecordFlags = 64
 )
 
 type adoptShRefusal uint32

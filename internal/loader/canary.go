@@ -37,18 +37,19 @@ func CanaryOptions() conn.Options {
 
 // addCanary puts the canary's rule into a trie, before the rules that the policy
 // has for its address. Of a full list the least specific rule is left out there.
-func addCanary(trie *ebpf.Map, pol *policy.Policy, ids []uint32) error {
+func addCanary(trie *ebpf.Map, next *InForce, ids []uint32) error {
+	pol := next.Policy
 	var value sockopsShRules
 	prefix := netip.PrefixFrom(CanaryAddr(), CanaryAddr().BitLen())
 	peer := &policy.Peer{Options: CanaryOptions(), LeaveExisting: true} // what opens unseen is not adopted
 	rule := policy.Rule{PortLo: CanaryPort, PortHi: CanaryPort, Directions: policy.Both}
-	setRule(&value.Rule[0], rule, peer, canaryID)
+	next.setRule(&value.Rule[0], rule, peer, canaryID)
 	value.Count = 1
 	for _, r := range around(pol, prefix) {
 		if int(value.Count) == len(value.Rule) {
 			break
 		}
-		setRule(&value.Rule[value.Count], r, &pol.Peers[r.Peer], ids[r.Peer])
+		next.setRule(&value.Rule[value.Count], r, &pol.Peers[r.Peer], ids[r.Peer])
 		value.Count++
 	}
 	key := trieKey(prefix)

@@ -25,6 +25,7 @@ type Counters struct {
 	// and that left it while open; and whose options a pass found changed.
 	Adopted, Released, Drifted uint64
 	ConnectsBounded            uint64 // connect() calls that the policy's bound ended
+	Guarded                    uint64 // times that a peer without window was guarded
 }
 
 // Open returns the connections that are open now.
@@ -76,6 +77,7 @@ func (c *Counters) add(one *sockopsShCounters) {
 	c.Released += one.Released
 	c.Drifted += one.Drifted
 	c.ConnectsBounded += one.ConnectsBounded
+	c.Guarded += one.Guarded
 }
 
 // Fault is a thing that can go wrong inside a program.
@@ -98,6 +100,7 @@ var faultNames = [...]string{
 	sockopsShFaultSH_FAULT_SET_KEEPINTVL:    "set_tcp_keepintvl",
 	sockopsShFaultSH_FAULT_SET_KEEPCNT:      "set_tcp_keepcnt",
 	sockopsShFaultSH_FAULT_SET_USER_TIMEOUT: "set_tcp_user_timeout",
+	sockopsShFaultSH_FAULT_SET_RTO_MAX:      "set_tcp_rto_max_ms",
 }
 
 // String returns the fault as metrics spell it.

@@ -72,7 +72,7 @@ func loadExtra[T any](p *Programs, f kernel.Feature, load func() (*ebpf.Collecti
 // LoadAll loads what is otherwise loaded at its first use, so that nobody waits for
 // it then, and gives up the types. Nothing else may use the programs meanwhile.
 func (p *Programs) LoadAll() {
-	for _, f := range append(Features(), kernel.Adopt, kernel.SocketCgroup) {
+	for _, f := range append(Features(), kernel.Adopt, kernel.Guard, kernel.RTOCap, kernel.SocketCgroup) {
 		_ = p.Lacks(f) // it says so again to whoever needs it
 	}
 	if done, ok := p.use(); ok {
@@ -109,6 +109,10 @@ func (p *Programs) Lacks(f kernel.Feature) (err error) {
 			}
 		})
 		err = p.noGroup
+	case kernel.Guard:
+		_, err = p.guarder()
+	case kernel.RTOCap:
+		err = p.capsRTO()
 	case kernel.Adopt:
 		_, err = p.adopter()
 	case kernel.AdoptEvents:

@@ -3,7 +3,6 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -19,16 +18,31 @@ func Features() []kernel.Feature {
 
 // socketCgroup returns why programs cannot tell which cgroup a socket belongs to.
 func (t *Types) socketCgroup() error {
+	return t.hasMember("sock_cgroup_data", "cgroup")
+}
+
+// capsRTO returns why the retransmission timeout cannot be limited.
+func (p *Programs) capsRTO() error {
+	p.caps.Do(func() {
+		if err := p.types.hasMember("inet_connection_sock", "icsk_rto_max"); err != nil {
+			p.noCap = lacking(kernel.RTOCap, err)
+		}
+	})
+	return p.noCap
+}
+
+// hasMember returns why a struct of the kernel's lacks a member, nil where it does not.
+func (t *Types) hasMember(name, member string) error {
 	spec, err := t.cache.Kernel()
 	if err != nil {
 		return fmt.Errorf("read the kernel's types: %w", err)
 	}
 	var data *btf.Struct
-	if err := spec.TypeByName("sock_cgroup_data", &data); err != nil {
+	if err := spec.TypeByName(name, &data); err != nil {
 		return fmt.Errorf("read the kernel's types: %w", err)
 	}
-	if !slices.ContainsFunc(data.Members, func(m btf.Member) bool { return m.Name == "cgroup" }) {
-		return errors.New("struct sock_cgroup_data holds no pointer to a cgroup")
+	if !slices.ContainsFunc(data.Members, func(m btf.Member) bool { return m.Name == member }) {
+		return fmt.Errorf("struct %s has no %s", name, member)
 	}
 	return nil
 }

@@ -25,11 +25,14 @@ type Programs struct {
 	noHold  error // why kernel.Hold is not there
 	cgroups sync.Once
 	noGroup error // why kernel.SocketCgroup is not there, after cgroups
+	caps    sync.Once
+	noCap   error // why kernel.RTOCap is not there, after caps
 	iter    extra[*iterObjects]
 	provoke extra[*provokeObjects]
 	destroy extra[*destroyObjects]
 	adopt   extra[*adoption]
 	silence extra[*silencer]
+	guard   extra[*guardObjects]
 	// watching says that the tracepoint of adoption is attached.
 	watching atomic.Bool
 	holders  holderWalks
@@ -177,7 +180,7 @@ func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, er
 	if err != nil {
 		return fmt.Errorf("read %s object: %w", name, err)
 	}
-	if err := setHZ(spec); err != nil {
+	if err := errors.Join(setHZ(spec), p.setGuard(spec)); err != nil {
 		return err
 	}
 	shared := make(map[string]*ebpf.Map)
@@ -255,7 +258,7 @@ func (p *Programs) Close() error {
 	defer p.walks.Unlock()
 	p.closed = true
 	return errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(),
-		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close(), p.silence.close())
+		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close(), p.guard.close(), p.silence.close())
 }
 
 // use keeps the objects from being freed until done; not ok: they are.

@@ -124,6 +124,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 	}
 	if s.HasRecord {
 		s.Record = record(l.Record)
+		s.Record.Guarded = l.Record.GuardMs != 0 && l.Record.GuardMs == l.Options.UserTimeoutMs
 	}
 	return s, nil
 }
@@ -149,6 +150,7 @@ func options(o lookupShOptions) conn.Options {
 		Interval:    time.Duration(o.IntervalS) * time.Second,
 		Count:       int(o.Count),
 		UserTimeout: time.Duration(o.UserTimeoutMs) * time.Millisecond,
+		RTOMax:      time.Duration(o.RtoMax) * 100 * time.Millisecond,
 	}
 }
 

@@ -99,7 +99,7 @@ type lookupShOptions struct {
 	Count         uint8
 	Keepalive     uint8
 	Asked         uint8
-	Pad           uint8
+	RtoMax        uint8
 }
 
 type lookupShRecord struct {
@@ -122,6 +122,9 @@ type lookupShRecord struct {
 		SinceMs uint32
 		Asked   uint32
 	}
+	GuardMs  uint32
+	RtoWasMs uint32
+	Spare    [2]uint32
 }
 
 type lookupShRecordFlags uint32
@@ -133,6 +136,7 @@ const (
 	lookupShRecordFlagsSH_RELEASING  lookupShRecordFlags = 8
 	lookupShRecordFlagsSH_PROVOKED   lookupShRecordFlags = 16
 	lookupShRecordFlagsSH_CONNECTING lookupShRecordFlags = 32
+	lookupShRecordFlagsSH_GUARDED    lookupShRecordFlags = 64
 )
 
 type lookupShTuple struct {

@@ -22,7 +22,7 @@ const (
 )
 
 // layout is SH_LAYOUT of bpf/sockhealth.h.
-const layout = 2
+const layout = 3
 
 // name is a policy's name with zeros behind it. Names have at most 63 bytes.
 type name [64]byte

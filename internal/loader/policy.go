@@ -20,6 +20,7 @@ type InForce struct {
 	Policy *policy.Policy
 	Since  time.Duration  // CLOCK_MONOTONIC
 	peers  map[uint32]int // id to index in Policy.Peers
+	caps   bool           // the kernel has kernel.RTOCap
 }
 
 // Peer returns the entry that a record names by its id, nil where the policy
@@ -33,6 +34,18 @@ func (f *InForce) Peer(id uint32) *policy.Peer {
 		return nil
 	}
 	return &f.Policy.Peers[i]
+}
+
+// Wanted are the options that the programs were told for an entry of the policy.
+func (f *InForce) Wanted(peer *policy.Peer) conn.Options { return peer.Wanted(f.caps) }
+
+// Uncapped names the entries that ask for in_flight: rto_cap, which this kernel cannot
+// give: user_timeout bounds them.
+func (f *InForce) Uncapped() []string {
+	if f.caps {
+		return nil
+	}
+	return f.Policy.Uncapped()
 }
 
 // InForce returns the policy in force, nil before the first SetPolicy.
@@ -49,11 +62,11 @@ func (p *Programs) SetPolicy(pol *policy.Policy) error {
 	if err != nil {
 		return fmt.Errorf("set policy %s: %w", pol.Revision, err)
 	}
-	next := &InForce{Policy: pol, Since: conn.Now(), peers: make(map[uint32]int, len(ids))}
+	next := &InForce{Policy: pol, Since: conn.Now(), peers: make(map[uint32]int, len(ids)), caps: p.capsRTO() == nil}
 	for i, id := range ids {
 		next.peers[id] = i
 	}
-	trie, err := p.buildTrie(pol, ids)
+	trie, err := p.buildTrie(next, ids)
 	if err == nil {
 		defer trie.Close() // the kernel's slot holds its own reference
 		if err = p.keepPolicy(pol.Revision); err == nil {
@@ -149,7 +162,8 @@ func (p *Programs) forgetExcept(keep map[string]bool) error {
 }
 
 // buildTrie makes the map that holds a policy; ids are by index of the peer.
-func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err error) {
+func (p *Programs) buildTrie(next *InForce, ids []uint32) (_ *ebpf.Map, err error) {
+	pol := next.Policy
 	spec, err := loadSockops()
 	if err != nil {
 		return nil, fmt.Errorf("read sockops object: %w", err)
@@ -170,21 +184,21 @@ func (p *Programs) buildTrie(pol *policy.Policy, ids []uint32) (_ *ebpf.Map, err
 			return nil, fmt.Errorf("add %s: %d rules, more than %d", prefix.Prefix, len(prefix.Rules), len(value.Rule))
 		}
 		for i, r := range prefix.Rules {
-			setRule(&value.Rule[i], r, &pol.Peers[r.Peer], ids[r.Peer])
+			next.setRule(&value.Rule[i], r, &pol.Peers[r.Peer], ids[r.Peer])
 		}
 		value.Count = uint32(len(prefix.Rules))
 		if err := trie.Put(&key, &value); err != nil {
 			return nil, fmt.Errorf("add %s to the policy trie: %w", prefix.Prefix, err)
 		}
 	}
-	if err := addCanary(trie, pol, ids); err != nil {
+	if err := addCanary(trie, next, ids); err != nil {
 		return nil, err
 	}
 	return trie, nil
 }
 
 // setRule writes one rule as the programs read it.
-func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
+func (f *InForce) setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 	to.Policy = id
 	to.PortLo, to.PortHi = r.PortLo, r.PortHi
 	to.Direction = uint8(r.Directions)
@@ -196,12 +210,13 @@ func setRule(to *sockopsShRule, r policy.Rule, peer *policy.Peer, id uint32) {
 		to.Flags |= uint8(sockopsShRuleFlagsSH_TAKE_KERNELS)
 	}
 	to.ConnectMs = uint32(peer.ConnectTimeout / time.Millisecond)
-	o := peer.Options
+	o := f.Wanted(peer)
 	to.Options.UserTimeoutMs = uint32(o.UserTimeout / time.Millisecond)
 	to.Options.IdleS = uint16(o.Idle / time.Second)
 	to.Options.IntervalS = uint16(o.Interval / time.Second)
 	to.Options.Count = uint8(o.Count)
 	to.Options.Keepalive = 1
+	to.Options.RtoMax = uint8(o.RTOMax / (100 * time.Millisecond))
 }
 
 // trieKey maps IPv4 into IPv6: a /24 becomes ::ffff:a.b.c.0/120.

@@ -41,6 +41,7 @@ type sockopsShCounters struct {
 	Released        uint64
 	Drifted         uint64
 	ConnectsBounded uint64
+	Guarded         uint64
 }
 
 type sockopsShEvent struct {
@@ -88,7 +89,8 @@ const (
 	sockopsShFaultSH_FAULT_SET_KEEPINTVL    sockopsShFault = 9
 	sockopsShFaultSH_FAULT_SET_KEEPCNT      sockopsShFault = 10
 	sockopsShFaultSH_FAULT_SET_USER_TIMEOUT sockopsShFault = 11
-	sockopsShFaultSH_FAULT_MAX              sockopsShFault = 12
+	sockopsShFaultSH_FAULT_SET_RTO_MAX      sockopsShFault = 12
+	sockopsShFaultSH_FAULT_MAX              sockopsShFault = 13
 )
 
 type sockopsShOptions struct {
@@ -99,7 +101,7 @@ type sockopsShOptions struct {
 	Count         uint8
 	Keepalive     uint8
 	Asked         uint8
-	Pad           uint8
+	RtoMax        uint8
 }
 
 type sockopsShPrefix struct {
@@ -128,6 +130,9 @@ type sockopsShRecord struct {
 		SinceMs uint32
 		Asked   uint32
 	}
+	GuardMs  uint32
+	RtoWasMs uint32
+	Spare    [2]uint32
 }
 
 type sockopsShRule struct {

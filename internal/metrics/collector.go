@@ -110,10 +110,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		s.invalid(c.sockets, err)
 	}
 	report, canary := c.Coverage.Coverage()
-	adoption := c.Coverage.Adoption()
+	adoption, guarded := c.Coverage.Adoption(), c.Coverage.Guarded()
 	for name, k := range counters {
 		c.policy(s, name, &k, &stats)
 		c.coverage.policy(s, name, &k, &report, adoption)
+		s.gauge(c.coverage.guarded, float64(guarded[name]), name)
 	}
 	c.coverage.checks(s, &report, &canary)
 	c.judged(s, "", &stats)

@@ -18,12 +18,15 @@ type Coverage interface {
 	Coverage() (coverage.Report, coverage.Canary)
 	// Adoption returns what the last round of adoption met, by policy.
 	Adoption() map[string]adopt.Count
+	// Guarded returns how many connections are guarded now, by policy.
+	Guarded() map[string]uint64
 }
 
 // covered are the metrics of coverage.
 type covered struct {
 	expected, unmanaged, ratio, pending *prometheus.Desc
 	adopted, released, found, repaired  *prometheus.Desc
+	guarded, guards                     *prometheus.Desc
 	scanned, scanOK, canary, sent       *prometheus.Desc
 }
 
@@ -36,6 +39,9 @@ func newCovered(desc func(name, help string, labels ...string) *prometheus.Desc)
 			"Share of sockets_expected that is bounded as the policy wants; 1 where there are none, NaN where that is not known.", "policy"),
 		pending: desc("sockets_pending",
 			"Managed connections whose options are not all set yet, by what they wait for.", "policy", "wait"),
+		guarded: desc("sockets_guarded",
+			"Managed connections whose peer does not read and answers, and whose user timeout is longer for that now.", "policy"),
+		guards: desc("guards_total", "How often a connection began to be guarded.", "policy"),
 		adopted: desc("connections_adopted_total",
 			"Connections that came under the policy while they were open.", "policy"),
 		released: desc("connections_released_total",
@@ -55,6 +61,7 @@ func newCovered(desc func(name, help string, labels ...string) *prometheus.Desc)
 func (c *covered) describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.expected, c.unmanaged, c.ratio, c.pending, c.adopted, c.released, c.found, c.repaired,
+		c.guarded, c.guards,
 		c.scanned, c.scanOK, c.canary, c.sent,
 	} {
 		ch <- d
@@ -87,6 +94,7 @@ func (c *covered) policy(s sink, name string, k *loader.Counters, r *coverage.Re
 	s.counter(c.released, k.Released, name)
 	s.counter(c.found, count.DriftFound, name)
 	s.counter(c.repaired, k.Drifted, name)
+	s.counter(c.guards, k.Guarded, name)
 }
 
 // checks sends how the checks themselves went.

@@ -77,6 +77,9 @@ sockhealth_drift_repaired_total{policy="buffer"} 0
 # HELP sockhealth_events_dropped_total Events of the BPF programs that found their buffer full.
 # TYPE sockhealth_events_dropped_total counter
 sockhealth_events_dropped_total 0
+# HELP sockhealth_guards_total How often a connection began to be guarded.
+# TYPE sockhealth_guards_total counter
+sockhealth_guards_total{policy="buffer"} 0
 # HELP sockhealth_judgements_in_progress Sockets under judgement now.
 # TYPE sockhealth_judgements_in_progress gauge
 sockhealth_judgements_in_progress 0
@@ -115,6 +118,7 @@ sockhealth_setsockopt_errors_total{option="so_keepalive"} 0
 sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 0
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 0
 sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 0
+sockhealth_setsockopt_errors_total{option="tcp_rto_max_ms"} 0
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 0
 # HELP sockhealth_silence_cpu_seconds_total CPU that the passes of the silence watch took.
 # TYPE sockhealth_silence_cpu_seconds_total counter
@@ -131,6 +135,9 @@ sockhealth_sockets{policy="buffer"} 0
 # HELP sockhealth_sockets_expected Open connections that the policy names, as the last scan found them.
 # TYPE sockhealth_sockets_expected gauge
 sockhealth_sockets_expected{policy="buffer"} 0
+# HELP sockhealth_sockets_guarded Managed connections whose peer does not read and answers, and whose user timeout is longer for that now.
+# TYPE sockhealth_sockets_guarded gauge
+sockhealth_sockets_guarded{policy="buffer"} 0
 # HELP sockhealth_sockets_pending Managed connections whose options are not all set yet, by what they wait for.
 # TYPE sockhealth_sockets_pending gauge
 sockhealth_sockets_pending{policy="buffer",wait="budget"} 0
@@ -230,11 +237,13 @@ sockhealth_setsockopt_errors_total{option="so_keepalive"} 107
 sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 110
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 108
 sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 109
+sockhealth_setsockopt_errors_total{option="tcp_rto_max_ms"} 112
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 111
 sockhealth_silence_cpu_seconds_total 0.084
 sockhealth_silence_passes_total 83
 sockhealth_silence_suspects_total{policy="buffer"} 81
 sockhealth_sockets{policy="buffer"} 1179
+sockhealth_sockets_guarded{policy="buffer"} 81
 sockhealth_stale_sockets_total{cause="dead_path",policy="buffer"} 41
 sockhealth_stale_sockets_total{cause="hung",policy="buffer"} 1000
 sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 3

@@ -33,6 +33,7 @@ type fake struct {
 	canary                 coverage.Canary
 	adoption               map[string]adopt.Count
 	watch                  silence.Stats
+	guarded                map[string]uint64
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
@@ -41,6 +42,7 @@ func (f *fake) Faults() ([]uint64, error)                     { return f.faults,
 func (f *fake) Unattended() time.Duration                     { return f.unattended }
 func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
 func (f *fake) Silence() silence.Stats                        { return f.watch }
+func (f *fake) Guarded() map[string]uint64                    { return f.guarded }
 func (f *fake) Coverage() (coverage.Report, coverage.Canary)  { return f.report, f.canary }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
@@ -88,6 +90,7 @@ func TestFigures(t *testing.T) {
 	for i := range f.faults {
 		f.faults[i] = uint64(100 + i)
 	}
+	f.guarded = map[string]uint64{"buffer": 81, "a policy that is gone": 82}
 	f.stats = agent.Stats{
 		Verdicts: map[agent.VerdictKey]uint64{
 			{Policy: "buffer", Verdict: verdict.DeadPath}: 31, {Verdict: verdict.Unmanaged}: 32,

@@ -154,7 +154,7 @@ func (e *entry) peer() Peer {
 	return Peer{
 		Name: e.name, Line: e.at.line, Options: s.options(),
 		Probe:    Probe{Window: s.window.value, Attempts: s.attempts.value},
-		Override: s.override.value, Observe: s.observe.value,
+		InFlight: s.inFlight.value, Override: s.override.value, Observe: s.observe.value,
 		LeaveExisting: s.leaveExisting.value, KernelSockets: s.kernelSockets.value,
 		CloseSilentAfter: s.silent.value, Silence: s.silence.value, ConnectTimeout: s.connect.value, AppProbe: e.app.probe(),
 		Directions: s.directions.value,

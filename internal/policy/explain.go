@@ -18,6 +18,8 @@ type Explanation struct {
 	Service netip.AddrPort
 	// Limits are the policy's.
 	Limits Limits
+	// Ground is what the figures stand on.
+	Ground Ground
 	// Answers has one element for each direction asked for.
 	Answers []Answer
 }
@@ -48,23 +50,28 @@ type NearMiss struct {
 // connections from that address to that local port. Without directions it
 // explains both, outbound first.
 func (p *Policy) Explain(service netip.AddrPort, directions ...conn.Direction) Explanation {
+	return p.ExplainOn(Ground{}, service, directions...)
+}
+
+// ExplainOn is Explain with figures that stand on this ground.
+func (p *Policy) ExplainOn(g Ground, service netip.AddrPort, directions ...conn.Direction) Explanation {
 	if len(directions) == 0 {
 		directions = []conn.Direction{conn.Outbound, conn.Inbound}
 	}
 	addr := service.Addr().Unmap().WithZone("")
-	e := Explanation{File: p.File, Limits: p.Limits, Service: netip.AddrPortFrom(addr, service.Port())}
+	e := Explanation{File: p.File, Ground: g, Limits: p.Limits, Service: netip.AddrPortFrom(addr, service.Port())}
 	for _, direction := range directions {
-		e.Answers = append(e.Answers, p.answer(e.Service, direction))
+		e.Answers = append(e.Answers, p.answer(g, e.Service, direction))
 	}
 	return e
 }
 
-func (p *Policy) answer(service netip.AddrPort, direction conn.Direction) Answer {
+func (p *Policy) answer(g Ground, service netip.AddrPort, direction conn.Direction) Answer {
 	a := Answer{Direction: direction}
 	if peer, ok := p.match(service.Addr(), service.Port(), direction); ok {
 		a.Peer = peer
 		a.CIDR, _ = longest(peer.CIDRs, service.Addr())
-		a.Figures = peer.Figures()
+		a.Figures = peer.FiguresOn(g)
 		return a
 	}
 	for i := range p.Peers {

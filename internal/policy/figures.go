@@ -2,7 +2,11 @@
 
 package policy
 
-import "time"
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+)
 
 // Figures say what a peer's values amount to on the wire. They hold for
 // connections that have had the values since they opened and keep them.
@@ -55,9 +59,22 @@ const rtoMin = 200 * time.Millisecond
 // late is when a timer that is due after d has fired at the latest.
 func late(d time.Duration) time.Duration { return d + d/8 }
 
-// Figures reckons the peer's values.
-func (p *Peer) Figures() Figures {
-	o := p.Options
+// Figures reckons the peer's values where the kernel has no TCP_RTO_MAX_MS.
+func (p *Peer) Figures() Figures { return p.FiguresOn(Ground{}) }
+
+// FiguresOn reckons them on this ground. Without a user timeout, and with a limit of
+// the retransmission timeout, they are those of such a connection.
+func (p *Peer) FiguresOn(g Ground) Figures {
+	o := p.Wanted(g.RTOCap)
+	f := p.figures(o)
+	if o.RTOMax > 0 && (o.UserTimeout == 0 || p.Capped(g.RTOCap)) {
+		f.cap(&o, g.retries2())
+	}
+	return f
+}
+
+// figures reckons them as if the user timeout were set.
+func (p *Peer) figures(o conn.Options) Figures {
 	lost := lostProbes(o.UserTimeout, o.Idle, o.Interval)
 	idle := idleBound(o.UserTimeout, o.Idle, o.Interval)
 	window, spacing := p.Probe.Schedule(0)

@@ -51,6 +51,8 @@ type Peer struct {
 	// Options are the values the sockets get. KeepAlive is always true.
 	Options conn.Options
 	Probe   Probe
+	// InFlight says what bounds data in flight.
+	InFlight InFlight
 	// Override says what becomes of what the application sets.
 	Override Override
 	// LeaveExisting leaves connections alone that were not seen to open: those

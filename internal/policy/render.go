@@ -22,7 +22,7 @@ func (e Explanation) String() string {
 			blocks[i] = head + e.nobody(a)
 			continue
 		}
-		blocks[i] = head + e.rule(a) + a.rows() + e.budget(a)
+		blocks[i] = head + e.rule(a) + a.rows(e.Ground) + e.budget(a)
 	}
 	return strings.Join(blocks, "\n\n")
 }
@@ -44,7 +44,7 @@ func (e Explanation) nobody(a Answer) string {
 
 // rows renders the figures and what is not the default in two columns, each
 // row after a newline.
-func (a Answer) rows() string {
+func (a Answer) rows(g Ground) string {
 	var b strings.Builder
 	put := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, row, label, fmt.Sprintf(format, args...))
@@ -56,6 +56,9 @@ func (a Answer) rows() string {
 	case Allow:
 		put("app override", "allow: the figures hold where the application sets none of these options")
 		loose = ", the application may loosen this"
+	}
+	if by := a.Peer.inFlight(g); by != "" {
+		put("in flight", "%s", by)
 	}
 	put("idle bound", "%s after the last packet (%s with the latest timers)%s", most(f.IdleBound), most(f.IdleBoundLatest), loose)
 	put("in-flight bound", "%s after the first send (%s with the latest timers)%s", most(f.InFlightBound), most(f.InFlightBoundLatest), loose)

@@ -100,7 +100,8 @@ func (d *decoder) settingFields(s *settings) []field {
 			choice[Override]{"tighten", Tighten}, choice[Override]{"enforce", Enforce}, choice[Override]{"allow", Allow}),
 		choose(d, &s.leaveExisting, "existing", b.leaveExisting.value, choice[bool]{"adopt", false}, choice[bool]{"ignore", true}),
 		choose(d, &s.kernelSockets, "kernel_sockets", b.kernelSockets.value, choice[bool]{"ignore", false}, choice[bool]{"manage", true}),
-		d.fixed("in_flight", "user_timeout", "rto_cap", "auto"),
+		choose(d, &s.inFlight, "in_flight", b.inFlight.value,
+			choice[InFlight]{"user_timeout", ByUserTimeout}, choice[InFlight]{"rto_cap", ByRTOCap}, choice[InFlight]{"auto", Auto}),
 		{name: "connect_timeout", def: "off", want: "off, 1s to 10m",
 			read: durationOrOff(d, &s.connect, "connect_timeout", minConnect, maxConnect, time.Millisecond)},
 		{name: "probe", sub: probe},
@@ -110,24 +111,6 @@ func (d *decoder) settingFields(s *settings) []field {
 			read: durationOrOff(d, &s.silent, "close_silent_after", probeSpacing, maxSilent, time.Millisecond)},
 		choose(d, &s.observe, "action", b.observe.value, choice[bool]{"close", false}, choice[bool]{"observe", true}),
 	}
-}
-
-// fixed is a key with one value so far. The later ones are refused as not supported
-// yet.
-func (d *decoder) fixed(name, only string, later ...string) field {
-	return field{name: name, def: only, want: only, read: func(n *yaml.Node) {
-		text, ok := d.scalar(n, name)
-		if !ok || text == only {
-			return
-		}
-		for _, word := range later {
-			if text == word {
-				d.errorf(at(n), "%s %s is not supported yet: write %s", name, text, only)
-				return
-			}
-		}
-		d.errorf(at(n), "%s %s is unknown: write %s", name, quote(text), only)
-	}}
 }
 
 func (d *decoder) version(n *yaml.Node) {

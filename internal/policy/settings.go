@@ -35,6 +35,7 @@ type settings struct {
 	silent                      setting[time.Duration] // 0: off
 	silence                     setting[time.Duration] // 0: off
 	connect                     setting[time.Duration] // 0: off
+	inFlight                    setting[InFlight]
 }
 
 // builtin are the values where the file gives none.
@@ -68,6 +69,7 @@ func (s settings) over(below settings) settings {
 	inherit(&s.silent, below.silent)
 	inherit(&s.silence, below.silence)
 	inherit(&s.connect, below.connect)
+	inherit(&s.inFlight, below.inFlight)
 	return s
 }
 
@@ -91,6 +93,7 @@ func (d *decoder) combinations(s settings) {
 	d.keepaliveFits(s)
 	d.attemptsFit(s)
 	d.silentFits(s)
+	d.capFits(s)
 }
 
 // keepaliveFits: the user timeout overrides the keepalive count (kernel-facts
@@ -124,6 +127,17 @@ func (d *decoder) attemptsFit(s settings) {
 	}
 	d.errorf(where, "probe window %s is below attempts %d x %s = %s, and a peer answers no faster: raise window to %[4]s or lower attempts to %[5]d",
 		short(s.window.value), s.attempts.value, short(probeSpacing), short(need), s.window.value/probeSpacing)
+}
+
+// capFits: the kernel's retransmissions take no less than that.
+func (d *decoder) capFits(s settings) {
+	if s.inFlight.bad || s.userTimeout.bad || s.inFlight.value != ByRTOCap || s.userTimeout.value >= minCapped {
+		return
+	}
+	if where, ok := firstGiven(s.inFlight.at, s.userTimeout.at); ok {
+		d.errorf(where, "in_flight rto_cap with user_timeout %s cannot be kept, the kernel's retransmissions take %s at least: "+
+			"raise user_timeout to %[2]s, or write in_flight: user_timeout", short(s.userTimeout.value), short(minCapped))
+	}
 }
 
 // silentFits: what is closed although its path answers was asked first.

@@ -3,6 +3,7 @@
 package labtest
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -58,6 +59,21 @@ func Options(t testing.TB, c syscall.Conn) conn.Options {
 		Count:       get(unix.TCP_KEEPCNT),
 		UserTimeout: time.Duration(get(unix.TCP_USER_TIMEOUT)) * time.Millisecond,
 	}
+}
+
+// RTOMax reads TCP_RTO_MAX_MS; 0: this kernel has no such option.
+func RTOMax(t testing.TB, c syscall.Conn) time.Duration {
+	t.Helper()
+	const option = 44
+	var ms int
+	Control(t, c, func(fd int) (err error) {
+		ms, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			return nil
+		}
+		return err
+	})
+	return time.Duration(ms) * time.Millisecond
 }
 
 // Cookie reads SO_COOKIE.

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The zero-window guard. A peer that reads nothing keeps its window shut and answers
+ * every probe, and still TCP_USER_TIMEOUT ends its connection (kernel-facts L1). A
+ * pass lengthens the user timeout of such connections, finitely, as long as probes
+ * are answered, and gives it back when they are not, or the window opens. One pass
+ * looks for namespaces with any (sh_survey, which takes no lock), the other sees to
+ * them (sh_guard). Linux 5.15 and later (bpf_setsockopt in TCP iterators).
+ */
+#include "guard.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define ICSK_TIME_PROBE0 3
+#define MAX_TIMEOUT_MS	 0x7fffffffU
+
+/*
+ * What is set before the program is loaded. ceiling_ms is how long a connection at
+ * least lives from a pass on if none comes any more. Where TCP_RTO_MAX_MS is there the
+ * kernel's probes are kept from becoming rare, else the ceiling alone does that: the
+ * last of them comes with it.
+ */
+const volatile __u32 ceiling_ms = 60000;
+const volatile bool caps_rto = false;
+
+/* The time between two passes, which the agent sets anew. */
+__u32 interval_ms = 1000;
+/* What sh_survey found: the shortest user timeout in force; the agent zeroes it. */
+__u32 shortest_ms;
+
+/* And the namespaces in which a connection needs a look, by inode. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32); /* how many do */
+} sh_shut SEC(".maps");
+
+enum sh_guard_step {
+	SH_GUARD_RAISED = 1, /* the user timeout is the guard's now */
+	SH_GUARD_KEPT,	     /* and was before */
+	SH_GUARD_SILENT,     /* probes stay unanswered: its bound runs */
+	SH_GUARD_ENDED,	     /* the window is open, or the user timeout is back */
+};
+
+/* A connection that is, or was, guarded. */
+struct sh_guarded {
+	__u64 cookie;
+	__u32 netns;
+	__u32 policy;
+	__u32 user_timeout_ms; /* set on the socket now */
+	__u8 step;	       /* enum sh_guard_step */
+	__u8 pad[3];
+};
+
+const struct sh_guarded *const unused_guarded __attribute__((unused));
+const enum sh_guard_step *const unused_step __attribute__((unused));
+
+/* What a pass sees of a socket. */
+struct sh_window {
+	__u32 elapsed_ms; /* since when the kernel counts the user timeout */
+	__u32 age_ms;	  /* of the last packet from the peer */
+	__u8 persists;	  /* it probes a shut window now */
+	__u8 shrunk;	  /* the same by retransmissions: the peer took the window back */
+	__u8 pad[2];
+};
+
+/* Retransmissions count in milliseconds, or in microseconds where the socket says so. */
+static __always_inline __u32 since_retransmit(const struct tcp_sock *tp)
+{
+	__u64 us = bpf_ktime_get_ns() / 1000;
+
+	if (bpf_core_field_exists(tp->tcp_usec_ts) && BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
+		return ((__u32)us - tp->retrans_stamp) / 1000;
+	return (__u32)(us / 1000) - tp->retrans_stamp;
+}
+
+/*
+ * Whether a shut window has left its mark: a probe is unanswered or was answered with
+ * a window still shut, or the window opened by less than the next segment, which keeps
+ * the time of the first probe for the next time (kernel-facts L9).
+ */
+static __always_inline bool is_shut(const struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_probes_tstamp ||
+	       (tp->packets_out && !tp->snd_wnd && tp->retrans_stamp);
+}
+
+static __always_inline void look_window(const struct tcp_sock *tp, struct sh_window *w)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	__u32 data = icsk->icsk_ack.lrcvtime, ack = tp->rcv_tstamp;
+	__u32 since, now = bpf_jiffies64();
+
+	w->age_ms = ticks_to_ms(now - data < now - ack ? now - data : now - ack);
+	w->shrunk = tp->packets_out && !tp->snd_wnd && tp->retrans_stamp;
+	if (icsk->icsk_probes_tstamp) {
+		w->persists = icsk->icsk_pending == ICSK_TIME_PROBE0;
+		w->elapsed_ms = ticks_to_ms(now - icsk->icsk_probes_tstamp);
+	}
+	if (w->shrunk) {
+		since = since_retransmit(tp);
+		w->elapsed_ms = since > w->elapsed_ms ? since : w->elapsed_ms;
+	}
+}
+
+static __always_inline __u32 ceiling(const struct sh_record *rec)
+{
+	__u32 least = rec->effective.user_timeout_ms;
+
+	least = least < MAX_TIMEOUT_MS / 2 ? 2 * least : MAX_TIMEOUT_MS;
+	return ceiling_ms > least ? ceiling_ms : least;
+}
+
+/*
+ * The time between two of the kernel's probes of a shut window, at most. Where they
+ * are retransmissions the kernel gives up after two of them without an answer: two
+ * fill the user timeout then (kernel-facts L10).
+ */
+static __always_inline __u32 pace_ms(const struct sh_record *rec, const struct sh_window *w)
+{
+	__u32 ms = rec->effective.user_timeout_ms / (w->shrunk ? 2 : 3);
+
+	return ms < 1000 ? 1000 : ms; /* the least that TCP_RTO_MAX_MS takes */
+}
+
+/*
+ * Whether the peer leaves unanswered what it would answer. Where the kernel's probes
+ * are paced nothing comes for a quarter longer than it takes to the next one; else
+ * two are unanswered, as the answer to one may be under way. (Those that are
+ * retransmissions, into a window that was taken back, the kernel does not count.)
+ */
+static __always_inline bool is_silent(const struct tcp_sock *tp, const struct sh_record *rec,
+				      const struct sh_window *w)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+
+	if (!w->persists && !w->shrunk)
+		return (icsk->icsk_probes_out >= 2 || icsk->icsk_retransmits >= 2) &&
+		       w->age_ms >= rec->effective.user_timeout_ms / 3;
+	if (caps_rto)
+		return (w->shrunk || icsk->icsk_probes_out) && w->age_ms >= pace_ms(rec, w) * 5 / 4;
+	return w->shrunk ? w->age_ms >= ceiling(rec) : icsk->icsk_probes_out >= 2;
+}
+
+/* Sets the user timeout; false: the kernel refuses. */
+static __always_inline bool set_timeout(struct tcp_sock *tp, __u32 ms)
+{
+	int value = ms;
+
+	if (!bpf_setsockopt(tp, SOL_TCP, TCP_USER_TIMEOUT, &value, sizeof(value)))
+		return true;
+	fault(SH_FAULT_SET_USER_TIMEOUT);
+	return false;
+}
+
+/* The guard's user timeout, noted before it is set: who finds it knows whose it is. */
+static __always_inline void raise(struct tcp_sock *tp, struct sh_record *rec, __u64 ms)
+{
+	if (ms > MAX_TIMEOUT_MS)
+		ms = MAX_TIMEOUT_MS;
+	rec->guard_ms = ms;
+	if (set_timeout(tp, ms))
+		rec->flags |= SH_GUARDED;
+}
+
+/* Puts back what is meant to be set. */
+static __always_inline void let_go(struct tcp_sock *tp, struct sh_record *rec)
+{
+	if (is_guards(rec, tp->inet_conn.icsk_user_timeout) &&
+	    !set_timeout(tp, rec->effective.user_timeout_ms))
+		return;
+	rec->flags &= ~SH_GUARDED;
+}
+
+/* Keeps the kernel's probes of a shut window from becoming rare, or no longer does. */
+static __always_inline void pace_probes(struct tcp_sock *tp, struct sh_record *rec,
+					const struct sh_window *w)
+{
+	__u32 without = rec->effective.rto_max * 100;
+
+	if (!caps_rto)
+		return;
+	if (!without)
+		without = rec->rto_was_ms ? rec->rto_was_ms : sock_rto_max_ms(tp);
+	if (w->persists || w->shrunk) {
+		if (pace_ms(rec, w) < without)
+			set_rto_max(tp, rec, pace_ms(rec, w));
+	} else if (rec->rto_was_ms) {
+		set_rto_max(tp, rec, rec->effective.rto_max * 100);
+	}
+}
+
+/*
+ * The bound of a peer that no longer answers: user timeout and one interval after the
+ * last packet from it, and never so soon that the next pass would not see an answer
+ * that is under way. It only comes nearer: the next pass does not put it off.
+ */
+static __always_inline void run_out(struct tcp_sock *tp, struct sh_record *rec,
+				    const struct sh_window *w)
+{
+	__u32 limit = rec->effective.user_timeout_ms + interval_ms;
+	__u32 left = limit > w->age_ms ? limit - w->age_ms : 0;
+	__u64 next;
+
+	if (left < interval_ms * 3 / 2)
+		left = interval_ms * 3 / 2;
+	next = (__u64)w->elapsed_ms + left;
+	if (next < tp->inet_conn.icsk_user_timeout)
+		raise(tp, rec, next);
+}
+
+/* Sees to one connection; returns what became of it, 0: it needs nothing. */
+static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
+{
+	bool guarded = is_guards(rec, tp->inet_conn.icsk_user_timeout);
+	__u32 is = tp->inet_conn.icsk_user_timeout;
+	struct sh_window w = {};
+	struct sh_counters *c;
+
+	if (!is_shut(tp) || !rec->effective.user_timeout_ms) {
+		if (!guarded && !(rec->flags & SH_GUARDED) && !(caps_rto && rec->rto_was_ms))
+			return 0;
+		let_go(tp, rec);
+		pace_probes(tp, rec, &w);
+		return guarded ? SH_GUARD_ENDED : 0;
+	}
+	if (!guarded && is != rec->effective.user_timeout_ms)
+		return 0; /* somebody else set it just now: adoption looks whose wish it is */
+	look_window(tp, &w);
+	pace_probes(tp, rec, &w);
+	if (!is_silent(tp, rec, &w)) {
+		if (!guarded || is < w.elapsed_ms + ceiling(rec) / 2)
+			raise(tp, rec, (__u64)w.elapsed_ms + ceiling(rec));
+		if (guarded)
+			return SH_GUARD_KEPT;
+		c = bpf_map_lookup_elem(&sh_stats, &rec->policy);
+		if (c)
+			COUNT(c->guarded, 1);
+		return SH_GUARD_RAISED;
+	}
+	if (!guarded)
+		return 0;
+	if (w.persists || w.shrunk)
+		run_out(tp, rec, &w);
+	else
+		let_go(tp, rec); /* what bounds any connection does so here */
+	return SH_GUARD_SILENT;
+}
+
+static __always_inline bool carries_connection(int state)
+{
+	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
+	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
+}
+
+/* Writes one struct sh_guarded a connection that is, or was, guarded. */
+SEC("iter/tcp") int sh_guard(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct sh_guarded row = {};
+	struct sh_record *rec;
+	struct tcp_sock *tp;
+
+	if (!skc || !carries_connection(skc->skc_state))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
+	if (!rec || rec->flags & SH_CONNECTING)
+		return 0;
+	row.step = guard(tp, rec);
+	if (!row.step)
+		return 0;
+	row.cookie = skc->skc_cookie.counter;
+	row.netns = skc->skc_net.net->ns.inum;
+	row.policy = rec->policy;
+	row.user_timeout_ms = tp->inet_conn.icsk_user_timeout;
+	bpf_seq_write(ctx->meta->seq, &row, sizeof(row));
+	return 0;
+}
+
+/*
+ * Notes the namespaces in which sh_guard has something to do, and the shortest user
+ * timeout. It goes over the records of all namespaces and takes no socket's lock.
+ */
+SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sh_record *rec = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+	__u32 netns, *have, one = 1, ms;
+
+	if (!sk || !rec)
+		return 0;
+	ms = rec->effective.user_timeout_ms;
+	if (rec->flags & SH_CONNECTING)
+		return 0;
+	if (ms && (!shortest_ms || ms < shortest_ms))
+		shortest_ms = ms;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	if (!(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) &&
+	    !is_guards(rec, tp->inet_conn.icsk_user_timeout))
+		return 0;
+	netns = sk->__sk_common.skc_net.net->ns.inum;
+	have = bpf_map_lookup_elem(&sh_shut, &netns);
+	if (have)
+		*have += 1;
+	else
+		bpf_map_update_elem(&sh_shut, &netns, &one, BPF_ANY);
+	return 0;
+}

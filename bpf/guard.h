@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What the guard has set on a socket, for whoever else sets its options. */
+#ifndef SOCKHEALTH_GUARD_H
+#define SOCKHEALTH_GUARD_H
+
+#include "set.h"
+
+/* Whether the user timeout is the guard's. */
+static __always_inline bool is_guards(const struct sh_record *rec, __u32 user_timeout_ms)
+{
+	return rec->guard_ms && user_timeout_ms == rec->guard_ms;
+}
+
+/*
+ * What is set on the socket, in out, which may be the record's own effective. Where
+ * the guard has its hand in, that is what it puts back.
+ */
+static __always_inline void options_meant(const struct tcp_sock *tp, const struct sh_record *rec,
+					  struct sh_options *out, bool *guarded)
+{
+	__u32 user_timeout_ms = rec->effective.user_timeout_ms;
+	__u8 rto_max = rec->effective.rto_max;
+
+	sock_options(tp, out);
+	out->rto_max = rto_max;
+	*guarded = is_guards(rec, out->user_timeout_ms);
+	if (*guarded)
+		out->user_timeout_ms = user_timeout_ms;
+}
+
+/* Limits the retransmission timeout; 0: as it was before. */
+static __always_inline void set_rto_max(struct tcp_sock *tp, struct sh_record *rec, __u32 ms)
+{
+	__u32 is = sock_rto_max_ms(tp);
+
+	if (!is)
+		return; /* this kernel cannot */
+	if (!ms) {
+		ms = rec->rto_was_ms;
+		rec->rto_was_ms = 0;
+	} else if (!rec->rto_was_ms) {
+		rec->rto_was_ms = is;
+	}
+	if (ms && ms != is)
+		set_opt(tp, SOL_TCP, TCP_RTO_MAX_MS, ms, SH_FAULT_SET_RTO_MAX);
+}
+
+#endif

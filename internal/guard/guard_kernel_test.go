@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/guard"
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+const (
+	userTimeout = 3 * time.Second
+	// late is how long a loaded machine may be late at most.
+	late = 20 * time.Second
+)
+
+const slowReaders = `version: 1
+defaults: {user_timeout: 3s, keepalive: {idle: 1s, interval: 1s, count: 2}}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`
+
+// one is the namespace that the guard covers.
+type one struct{ ns *netns.NS }
+
+func (o one) All() []*netns.NS {
+	own, err := o.ns.Dup()
+	if err != nil {
+		return nil
+	}
+	return []*netns.NS{own}
+}
+
+// start runs a guard; stop ends it, as the agent's end would.
+func start(t *testing.T, b *loadertest.Bed) (g *guard.Guard, stop func()) {
+	t.Helper()
+	g = guard.New(guard.Config{
+		Kernel: b.Programs, Namespaces: one{b.Client}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- g.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return g, stop
+}
+
+// fill sends until the peer takes no more, and goes on whenever it does.
+func fill(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for buf := make([]byte, 1<<20); ; {
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = c.SetDeadline(time.Unix(1, 0))
+		<-done
+	})
+}
+
+// shut waits until the peer's window is shut and the guard has it.
+func shut(t *testing.T, g *guard.Guard, n uint64) {
+	t.Helper()
+	labtest.Eventually(t, late, func() bool {
+		var sum uint64
+		for _, k := range g.Status().Guarded {
+			sum += k
+		}
+		return sum == n
+	}, "they are guarded")
+}
+
+// lives reports whether a connection is open.
+func lives(t *testing.T, c *net.TCPConn) bool {
+	t.Helper()
+	return labtest.TCPInfo(t, c).State == unix.BPF_TCP_ESTABLISHED
+}
+
+// TestSlowReaders: a peer that reads nothing, and one that reads a little now and
+// then, live four times as long as the user timeout. When the path is gone both end
+// within the user timeout and the time between two passes.
+func TestSlowReaders(t *testing.T) {
+	b := loadertest.New(t, slowReaders)
+	loadertest.Need(t, b.Programs, kernel.Guard)
+	g, _ := start(t, b)
+	never, neverPeer := labtest.Pair(t, b.Lab, 0)
+	sometimes, sometimesPeer := labtest.Pair(t, b.Lab, 0)
+	labtest.Setsockopt(t, sometimesPeer, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10)
+	fill(t, never)
+	fill(t, sometimes)
+	shut(t, g, 2)
+	for began, buf := time.Now(), make([]byte, 4<<10); time.Since(began) < 4*userTimeout; time.Sleep(userTimeout / 4) {
+		if _, err := sometimesPeer.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+		if !lives(t, never) || !lives(t, sometimes) {
+			t.Fatalf("after %s: alive %t and %t", time.Since(began), lives(t, never), lives(t, sometimes))
+		}
+	}
+	for _, c := range []*net.TCPConn{neverPeer, sometimesPeer} {
+		labtest.Fault(t)(b.DropPort(labtest.Addr(c.LocalAddr()).Port()))
+	}
+	dropped := time.Now()
+	bound := userTimeout + g.Status().Interval
+	if !loadertest.Has(t, b.Programs, kernel.RTOCap) {
+		bound = 4 * time.Minute
+		if testing.Short() {
+			return
+		}
+	}
+	labtest.Eventually(t, bound+late, func() bool { return !lives(t, never) && !lives(t, sometimes) }, "both are ended")
+	t.Logf("ended %s after their path, bound %s", time.Since(dropped), bound)
+	for _, c := range []*net.TCPConn{never, sometimes} {
+		if errno := labtest.Getsockopt(t, c, unix.SOL_SOCKET, unix.SO_ERROR); errno != 0 && unix.Errno(errno) != unix.ETIMEDOUT {
+			t.Errorf("ended with %v", unix.Errno(errno))
+		}
+	}
+}
+
+// TestStops: where no pass comes any more, a peer that does not read lives on, for a
+// time that is finite.
+func TestStops(t *testing.T) {
+	b := loadertest.New(t, slowReaders)
+	loadertest.Need(t, b.Programs, kernel.Guard)
+	g, stop := start(t, b)
+	c, peer := labtest.Pair(t, b.Lab, 0)
+	fill(t, c)
+	shut(t, g, 1)
+	stop()
+	left := labtest.Options(t, c).UserTimeout
+	if left < 10*userTimeout || left > 20*time.Minute {
+		t.Errorf("user timeout %s, want one that is finite and long", left)
+	}
+	stopped := time.Now()
+	labtest.Eventually(t, late, func() bool { return time.Since(stopped) > 2*userTimeout || !lives(t, c) }, "time to pass")
+	if !lives(t, c) {
+		t.Fatal("it is ended")
+	}
+	// The next agent goes on with it.
+	g, _ = start(t, b)
+	shut(t, g, 1)
+	go io.Copy(io.Discard, peer)
+	_ = c.SetWriteDeadline(time.Unix(1, 0)) // no more
+	labtest.Eventually(t, late, func() bool { return labtest.Options(t, c).UserTimeout == userTimeout }, "it has its user timeout back")
+	if !lives(t, c) {
+		t.Fatal("it is ended")
+	}
+}
+
+// TestUnguarded: without the guard the kernel ends a peer that does not read
+// (kernel-facts L1). Where it no longer does, none is needed.
+func TestUnguarded(t *testing.T) {
+	b := loadertest.New(t, slowReaders)
+	c, _ := labtest.Pair(t, b.Lab, 0)
+	fill(t, c)
+	labtest.Eventually(t, userTimeout+late, func() bool { return !lives(t, c) }, "it is ended")
+	if err := c.SetReadDeadline(time.Now().Add(late)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, io.EOF) {
+		t.Errorf("read ends with %v", err)
+	}
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
+
+// node is one namespace of made-up connections.
+type node struct {
+	t      *testing.T
+	ns     *netns.NS
+	policy time.Duration // its user timeout
+
+	mu      sync.Mutex
+	shut    int // connections, all of policy 1
+	least   time.Duration
+	surveys []time.Time
+	passes  []time.Time
+	asked   time.Duration // the interval of the last pass
+	err     error
+	held    chan struct{} // a pass waits for it, where there is one
+}
+
+func newNode(t *testing.T) *node {
+	ns, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Close() })
+	return &node{t: t, ns: ns, policy: 15 * time.Second}
+}
+
+func (n *node) All() []*netns.NS {
+	own, err := n.ns.Dup()
+	if err != nil {
+		n.t.Error(err)
+	}
+	return []*netns.NS{own}
+}
+
+func (n *node) InForce() *loader.InForce {
+	p := &policy.Policy{Peers: []policy.Peer{{Options: conn.Options{UserTimeout: n.policy}}}}
+	return loader.NewInForce(p, map[uint32]int{1: 0})
+}
+
+func (n *node) SurveyWindows() (loader.Survey, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.surveys = append(n.surveys, time.Now())
+	s := loader.Survey{Shut: make(map[uint32]uint32), Shortest: n.least}
+	if n.shut > 0 {
+		s.Shut[n.ns.Inode()] = uint32(n.shut)
+	}
+	return s, n.err
+}
+
+func (n *node) Guard(interval time.Duration, fn func(loader.Guarded) error) error {
+	n.mu.Lock()
+	n.passes, n.asked = append(n.passes, time.Now()), interval
+	shut, held := n.shut, n.held
+	n.mu.Unlock()
+	if held != nil {
+		<-held
+	}
+	for range shut {
+		if err := fn(loader.Guarded{Policy: 1, Step: loader.GuardKept}); err != nil {
+			return err
+		}
+	}
+	return fn(loader.Guarded{Policy: 1, Step: loader.GuardEnded})
+}
+
+// run runs a guard over the node until the test ends.
+func (n *node) run(t *testing.T) *Guard {
+	g := New(Config{Kernel: n, Namespaces: n, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return g
+}
+
+// Namespaces are walked only where a window is shut, every third of the shortest user
+// timeout, of the policy or of a connection.
+func TestEvery(t *testing.T) {
+	n := newNode(t)
+	synctest.Test(t, func(t *testing.T) {
+		g := n.run(t)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(n.surveys) != 13 || len(n.passes) != 0 {
+			t.Errorf("%d surveys and %d passes in a minute without a shut window, want 13 and 0", len(n.surveys), len(n.passes))
+		}
+		n.mu.Lock()
+		n.shut, n.least = 2, 3*time.Second
+		n.mu.Unlock()
+		time.Sleep(5 * time.Second) // the round that finds it, 1 to 5 s from now
+		synctest.Wait()
+		before := len(n.passes)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(n.passes) - before; got != 60 || n.asked != time.Second {
+			t.Errorf("%d passes in a minute, of %s each, want 60 of 1s", got, n.asked)
+		}
+		if s := g.Status(); s.Guarded[1] != 2 || s.Interval != time.Second || s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+		n.mu.Lock()
+		n.shut = 0
+		n.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if synctest.Wait(); len(g.Status().Guarded) != 0 {
+			t.Errorf("status %+v", g.Status())
+		}
+	})
+}
+
+func TestEveryBounds(t *testing.T) {
+	g := New(Config{Kernel: newNode(t)})
+	for least, want := range map[time.Duration]time.Duration{
+		0: 5 * time.Second, 3 * time.Second: time.Second, time.Millisecond: shortest, time.Hour: 5 * time.Second,
+	} {
+		if got := g.every(least); got != want {
+			t.Errorf("every %s for a user timeout of %s, want %s", got, least, want)
+		}
+	}
+	slow := newNode(t)
+	slow.policy = time.Hour
+	if got := New(Config{Kernel: slow}).every(0); got != longest {
+		t.Errorf("every %s, want %s", got, longest)
+	}
+}
+
+// A pass that is held up holds up no round, and no second one is begun beside it.
+func TestHeldUp(t *testing.T) {
+	n := newNode(t)
+	synctest.Test(t, func(t *testing.T) {
+		n.held, n.shut = make(chan struct{}), 1 // of the bubble
+		g := n.run(t)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := g.Status(); len(n.passes) != 1 || s.Rounds < 10 || !errors.Is(s.Err, errHeldUp) {
+			t.Errorf("%d passes, status %+v", len(n.passes), s)
+		}
+		close(n.held)
+		time.Sleep(6 * time.Second)
+		if synctest.Wait(); g.Status().Err != nil || len(n.passes) < 2 {
+			t.Errorf("%d passes, status %+v", len(n.passes), g.Status())
+		}
+	})
+}
+
+// A survey that fails forgets nothing; a kernel that cannot guard ends the run.
+func TestErrors(t *testing.T) {
+	n := newNode(t)
+	n.shut = 1
+	g := New(Config{Kernel: n, Namespaces: n, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if _, err := g.round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.err = errors.New("no")
+	if _, err := g.round(t.Context()); err != nil || g.Status().Guarded[1] != 1 || g.Status().Err == nil {
+		t.Errorf("status %+v (%v)", g.Status(), err)
+	}
+	n.err = loader.ErrUnsupported
+	if err := g.Run(t.Context()); !errors.Is(err, loader.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}

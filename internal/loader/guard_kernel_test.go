@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+)
+
+// guardPolicy: user timeout 6 s, three probes forgiven.
+const guardPolicy = `version: 1
+defaults: {user_timeout: 6s, keepalive: {idle: 2s, interval: 1s, count: 3}}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`
+
+// guarding is a bed whose policy is guardPolicy, with passes made by hand.
+type guarding struct{ *adoption }
+
+func newGuarding(t *testing.T) *guarding {
+	t.Helper()
+	b := loadertest.New(t, guardPolicy)
+	loadertest.Need(t, b.Programs, kernel.Guard)
+	return &guarding{&adoption{Lab: b.Lab, Programs: b.Programs}}
+}
+
+// guard makes one pass over the client's namespace and returns what it told.
+func (g *guarding) guard(t *testing.T) (told []loader.Guarded) {
+	t.Helper()
+	err := g.Client.Do(func() error {
+		return g.Programs.Guard(2*time.Second, func(one loader.Guarded) error {
+			told = append(told, one)
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return told
+}
+
+// shut fills a connection and waits until a pass has raised its user timeout.
+func (g *guarding) shut(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	fill(t, c)
+	labtest.Eventually(t, late, func() bool {
+		g.guard(t)
+		return g.look(t, g.Client, c).Record.Guarded
+	}, "it is guarded")
+}
+
+// step is what the pass makes of the one connection there is.
+func (g *guarding) step(t *testing.T, want loader.GuardStep) {
+	t.Helper()
+	told := g.guard(t)
+	if len(told) != 1 || told[0].Step != want {
+		t.Errorf("a pass tells %+v, want %s", told, want)
+	}
+}
+
+// TestGuardOptions: the user timeout of a peer that does not read is finite and long;
+// what its application asks for meanwhile, what a policy does that changes, and what
+// adoption does, show when it reads again. Nothing of it is drift.
+func TestGuardOptions(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	if told := g.guard(t); len(told) != 0 {
+		t.Errorf("a pass over peers that read tells %+v", told)
+	}
+	g.shut(t, c)
+	survey, err := g.SurveyWindows()
+	if err != nil || len(survey.Shut) != 1 || survey.Shut[g.Client.Inode()] != 1 || survey.Shortest != 6*time.Second {
+		t.Errorf("survey %+v (%v)", survey, err)
+	}
+	raised := labtest.Options(t, c).UserTimeout
+	if raised < 30*time.Second || raised > 11*time.Minute {
+		t.Errorf("user timeout %s, want a longer and finite one", raised)
+	}
+	wantRaised := func(what string) {
+		t.Helper()
+		if got := labtest.Options(t, c).UserTimeout; got != raised {
+			t.Errorf("%s: user timeout %s, want %s", what, got, raised)
+		}
+		if one := adopted(t, g.settle(t, g.Client), c); one.Outcome == loader.Drifted || one.Outcome == loader.Released {
+			t.Errorf("%s: adoption tells %+v", what, one)
+		}
+		if got := labtest.Options(t, c).UserTimeout; got != raised {
+			t.Errorf("%s: user timeout %s after adoption, want %s", what, got, raised)
+		}
+	}
+	wantRaised("guarded")
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 5000)
+	wantRaised("the application set it")
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
+	wantRaised("the application set another option")
+	if r := g.look(t, g.Client, c).Record; r.Effective.UserTimeout != 5*time.Second || r.App.UserTimeout != 5*time.Second {
+		t.Errorf("record %+v", r)
+	}
+	g.setPolicy(t, `version: 1
+defaults: {user_timeout: 30s, keepalive: {idle: 2s, interval: 1s, count: 3}, app_override: enforce}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`)
+	wantRaised("another policy")
+	g.setPolicy(t, guardPolicy)
+	wantRaised("the policy from before")
+
+	drain(t, peer)
+	labtest.Eventually(t, late, func() bool { g.guard(t); return !g.look(t, g.Client, c).Record.Guarded }, "it has its own user timeout back")
+	want := quick
+	want.Idle, want.Count = time.Second, 3
+	wantOptions(t, "reads again", c, want)
+	if got := labtest.RTOMax(t, c); got != 0 && got != 2*time.Minute {
+		t.Errorf("TCP_RTO_MAX_MS %s", got)
+	}
+	wantAlive(t, "reads again", c, peer)
+	counted := mustCounters(t, g.Programs, "server")
+	if counted.Guarded != 1 || counted.Drifted != 0 || counted.Open() != 1 {
+		t.Errorf("counters %+v", counted)
+	}
+	wantNoFaults(t, g.Programs)
+}
+
+// TestGuardLate: an application's call that was under way as the guard ended leaves
+// the guard's user timeout on the socket. It is nobody's wish.
+func TestGuardLate(t *testing.T) {
+	g := &guarding{newAdoption(t, guardPolicy)} // no program sees what the application sets
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	g.settle(t, g.Client)
+	g.shut(t, c)
+	raised := labtest.Options(t, c).UserTimeout
+	drain(t, peer)
+	labtest.Eventually(t, late, func() bool { g.guard(t); return !g.look(t, g.Client, c).Record.Guarded }, "it has its own user timeout back")
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(raised/time.Millisecond))
+	survey, err := g.SurveyWindows()
+	if err != nil || survey.Shut[g.Client.Inode()] != 1 {
+		t.Errorf("survey %+v (%v)", survey, err)
+	}
+	g.step(t, loader.GuardEnded)
+	if got := labtest.Options(t, c).UserTimeout; got != 6*time.Second {
+		t.Errorf("user timeout %s", got)
+	}
+	if one := adopted(t, g.settle(t, g.Client), c); one.Outcome != loader.Managed {
+		t.Errorf("adoption tells %+v", one)
+	}
+}
+
+// TestGuardRelease: a connection that no policy names any more keeps the guard's user
+// timeout until its peer reads, and then gets its application's.
+func TestGuardRelease(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 5000)
+	g.shut(t, c)
+	raised := labtest.Options(t, c).UserTimeout
+	g.setPolicy(t, `version: 1
+peers: [{name: server, cidrs: [192.0.2.0/24]}]
+`)
+	told, _ := g.pass(t, g.Client, plenty)
+	if one := adopted(t, told, c); one.Outcome == loader.Released || one.Wait != loader.WaitWindow {
+		t.Errorf("told %+v", one)
+	}
+	if got := labtest.Options(t, c).UserTimeout; got != raised {
+		t.Errorf("user timeout %s, want %s", got, raised)
+	}
+	drain(t, peer)
+	labtest.Eventually(t, late, func() bool {
+		g.guard(t)
+		told, _ := g.pass(t, g.Client, plenty)
+		return told.of(c).Outcome == loader.Released
+	}, "it is released")
+	if got := labtest.Options(t, c).UserTimeout; got != 5*time.Second {
+		t.Errorf("user timeout %s, want the application's", got)
+	}
+	wantAlive(t, "released", c, peer)
+}
+
+// TestGuardStamp: a window that opened by less than the next segment leaves the time
+// of its first probe behind (kernel-facts L9). The next one that is shut costs no
+// connection, and one whose peer dies meanwhile ends by its own bound.
+func TestGuardStamp(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	// One with a larger buffer opens its window by more than a segment.
+	labtest.Setsockopt(t, peer, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10)
+	g.stamp(t, c, peer)
+	time.Sleep(7 * time.Second) // longer than the user timeout, with the pass above to live on
+	g.step(t, loader.GuardKept)
+	fill(t, c)
+	time.Sleep(time.Second) // of a window that is shut: the first probe has been
+	g.step(t, loader.GuardKept)
+	drain(t, peer)
+	wantAlive(t, "shut again", c, peer)
+
+	g.stamp(t, c, peer)
+	labtest.Fault(t)(g.DropPort(labtest.Addr(c.RemoteAddr()).Port()))
+	began := time.Now()
+	labtest.Eventually(t, 12*time.Second+late, func() bool {
+		g.guard(t)
+		return errors.Is(socketError(t, c), unix.ETIMEDOUT)
+	}, "a dead peer is noticed")
+	t.Logf("noticed after %s", time.Since(began))
+}
+
+// stamp has the peer take a little and then the rest of what is sent to it, until the
+// time of the first probe stays behind although all is acknowledged.
+func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
+	t.Helper()
+	for try, buf := 0, make([]byte, 4<<10); try < 10; try++ {
+		g.shut(t, c)
+		for n := 0; n < 256<<10; n += len(buf) {
+			if _, err := io.ReadFull(peer, buf); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		drain(t, peer)
+		labtest.Eventually(t, late, func() bool { s := g.look(t, g.Client, c); return !s.InFlight() }, "all is acknowledged")
+		if told := g.guard(t); len(told) == 1 && told[0].Step == loader.GuardKept {
+			t.Logf("left behind by attempt %d", try)
+			return
+		}
+	}
+	t.Fatal("no window opened by less than a segment")
+}
+
+// socketError takes the error that waits on a connection.
+func socketError(t *testing.T, c *net.TCPConn) error {
+	t.Helper()
+	return unix.Errno(labtest.Getsockopt(t, c, unix.SOL_SOCKET, unix.SO_ERROR))
+}
