@@ -61,10 +61,7 @@ func newBed(t *testing.T, policyText string) *bed {
 func (b *bed) start(t *testing.T, policyText string) *bed {
 	t.Helper()
 	b.Bed = loadertest.NewOn(t, b.lab, policyText)
-	if b.unprovoked || !loadertest.Has(t, b.Programs, kernel.Provoke) {
-		// Idle connections are judged by the keepalives that come by themselves.
-		b.SetPolicy(t, strings.ReplaceAll(policyText, "idle: 30s", "idle: 4s"))
-	}
+	b.setPolicy(t, policyText)
 	level := slog.LevelWarn
 	if testing.Verbose() {
 		level = slog.LevelInfo
@@ -90,6 +87,16 @@ func (b *bed) start(t *testing.T, policyText string) *bed {
 		}
 	})
 	return b
+}
+
+// setPolicy puts a policy in force. Where no keepalives can be provoked, idle
+// connections are judged by those that come by themselves: sooner than it says.
+func (b *bed) setPolicy(t *testing.T, text string) {
+	t.Helper()
+	if b.unprovoked || !loadertest.Has(t, b.Programs, kernel.Provoke) {
+		text = strings.ReplaceAll(text, "idle: 30s", "idle: 4s")
+	}
+	b.SetPolicy(t, text)
 }
 
 // sockets are the bed's, without provoked keepalives where the bed says so.

@@ -83,7 +83,7 @@ func TestDeferredPaced(t *testing.T) {
 // healed: a second pool, to a port that comes back as soon as some wait.
 func (b *bed) healed(t *testing.T) {
 	const pool = 16
-	b.SetPolicy(t, budgeted(2))
+	b.setPolicy(t, budgeted(2))
 	clients, servers := b.poolTo(t, pool, 7101)
 	fault := labtest.Fault(t)(b.DropPort(7101))
 	b.silent(t, b.Client, clients[pool-1], 1200*time.Millisecond)
@@ -115,9 +115,8 @@ func alive(t *testing.T, c *net.TCPConn) bool {
 		t.Fatal(err)
 	}
 	var failed error
-	if err := raw.Read(func(fd uintptr) bool {
+	if err := raw.Control(func(fd uintptr) {
 		_, _, failed = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		return true
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ type queue struct {
 	in      map[key]bool  // who waits, or is being judged anew
 	owners  map[owner]int // those, by whose sockets they are
 	runs    bool          // dispatch does
-	full    bool          // somebody was refused since there was room
+	full    bool          // somebody was refused since nobody waited
 	refused uint64
 }
 
@@ -138,7 +138,9 @@ func (q *queue) next(now time.Duration, l policy.Limits) (d *deferral, wait time
 		}
 		return d, 0
 	}
-	q.runs = len(q.order) > 0
+	if q.runs = len(q.order) > 0; !q.runs {
+		q.full = false
+	}
 	return nil, wait
 }
 
@@ -147,7 +149,6 @@ func (q *queue) next(now time.Duration, l policy.Limits) (d *deferral, wait time
 func (q *queue) leave(d *deferral, spent bool, l policy.Limits) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.full = false
 	delete(q.in, key{d.j.before.Netns, d.j.before.Cookie})
 	if q.owners[d.line.owner]--; q.owners[d.line.owner] == 0 {
 		delete(q.owners, d.line.owner)
