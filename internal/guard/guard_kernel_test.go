@@ -119,6 +119,10 @@ func TestSlowReaders(t *testing.T) {
 			t.Fatalf("after %s: alive %t and %t", time.Since(began), lives(t, never), lives(t, sometimes))
 		}
 	}
+	// So that what comes next does not depend on how long the window was shut.
+	if got := labtest.RTOMax(t, never); got != time.Second && loadertest.Has(t, b.Programs, kernel.RTOCap) {
+		t.Errorf("the kernel's probes are up to %s apart", got)
+	}
 	for _, c := range []*net.TCPConn{neverPeer, sometimesPeer} {
 		labtest.Fault(t)(b.DropPort(labtest.Addr(c.LocalAddr()).Port()))
 	}

@@ -11,15 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 )
 
-// guardPolicy: user timeout 6 s, three probes forgiven.
+// guardPolicy: user timeout 7 s, five probes forgiven.
 const guardPolicy = `version: 1
-defaults: {user_timeout: 6s, keepalive: {idle: 2s, interval: 1s, count: 3}}
+defaults: {user_timeout: 7s, keepalive: {idle: 2s, interval: 1s, count: 5}}
 peers: [{name: server, cidrs: [10.91.2.0/24]}]
 `
 
@@ -78,7 +79,7 @@ func TestGuardOptions(t *testing.T) {
 	}
 	g.shut(t, c)
 	survey, err := g.SurveyWindows()
-	if err != nil || len(survey.Shut) != 1 || survey.Shut[g.Client.Inode()] != 1 || survey.Shortest != 6*time.Second {
+	if err != nil || len(survey.Shut) != 1 || survey.Shut[g.Client.Inode()] != 1 || survey.Shortest != 7*time.Second {
 		t.Errorf("survey %+v (%v)", survey, err)
 	}
 	raised := labtest.Options(t, c).UserTimeout
@@ -98,15 +99,20 @@ func TestGuardOptions(t *testing.T) {
 		}
 	}
 	wantRaised("guarded")
-	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 5000)
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 3500)
 	wantRaised("the application set it")
-	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
-	wantRaised("the application set another option")
-	if r := g.look(t, g.Client, c).Record; r.Effective.UserTimeout != 5*time.Second || r.App.UserTimeout != 5*time.Second {
-		t.Errorf("record %+v", r)
+	wantMeant := func(want time.Duration) {
+		t.Helper()
+		if r := g.look(t, g.Client, c).Record; r.Effective.UserTimeout != want || r.App.UserTimeout != 3500*time.Millisecond {
+			t.Errorf("record %+v, want a user timeout of %s", r, want)
+		}
 	}
+	wantMeant(6 * time.Second)                                      // room for five probes
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 2) // and for three
+	wantRaised("the application set another option, which changes it")
+	wantMeant(4 * time.Second)
 	g.setPolicy(t, `version: 1
-defaults: {user_timeout: 30s, keepalive: {idle: 2s, interval: 1s, count: 3}, app_override: enforce}
+defaults: {user_timeout: 30s, keepalive: {idle: 2s, interval: 1s, count: 5}, app_override: enforce}
 peers: [{name: server, cidrs: [10.91.2.0/24]}]
 `)
 	wantRaised("another policy")
@@ -115,8 +121,7 @@ peers: [{name: server, cidrs: [10.91.2.0/24]}]
 
 	drain(t, peer)
 	labtest.Eventually(t, late, func() bool { g.guard(t); return !g.look(t, g.Client, c).Record.Guarded }, "it has its own user timeout back")
-	want := quick
-	want.Idle, want.Count = time.Second, 3
+	want := conn.Options{KeepAlive: true, Idle: time.Second, Interval: time.Second, Count: 2, UserTimeout: 4 * time.Second}
 	wantOptions(t, "reads again", c, want)
 	if got := labtest.RTOMax(t, c); got != 0 && got != 2*time.Minute {
 		t.Errorf("TCP_RTO_MAX_MS %s", got)
@@ -145,7 +150,7 @@ func TestGuardLate(t *testing.T) {
 		t.Errorf("survey %+v (%v)", survey, err)
 	}
 	g.step(t, loader.GuardEnded)
-	if got := labtest.Options(t, c).UserTimeout; got != 6*time.Second {
+	if got := labtest.Options(t, c).UserTimeout; got != 7*time.Second {
 		t.Errorf("user timeout %s", got)
 	}
 	if one := adopted(t, g.settle(t, g.Client), c); one.Outcome != loader.Managed {
@@ -158,7 +163,7 @@ func TestGuardLate(t *testing.T) {
 func TestGuardRelease(t *testing.T) {
 	g := newGuarding(t)
 	c, peer := labtest.Pair(t, g.Lab, 0)
-	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 5000)
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 6500)
 	g.shut(t, c)
 	raised := labtest.Options(t, c).UserTimeout
 	g.setPolicy(t, `version: 1
@@ -177,7 +182,7 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 		told, _ := g.pass(t, g.Client, plenty)
 		return told.of(c).Outcome == loader.Released
 	}, "it is released")
-	if got := labtest.Options(t, c).UserTimeout; got != 5*time.Second {
+	if got := labtest.Options(t, c).UserTimeout; got != 6500*time.Millisecond {
 		t.Errorf("user timeout %s, want the application's", got)
 	}
 	wantAlive(t, "released", c, peer)
@@ -192,7 +197,7 @@ func TestGuardStamp(t *testing.T) {
 	// One with a larger buffer opens its window by more than a segment.
 	labtest.Setsockopt(t, peer, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10)
 	g.stamp(t, c, peer)
-	time.Sleep(7 * time.Second) // longer than the user timeout, with the pass above to live on
+	time.Sleep(8 * time.Second) // longer than the user timeout, with the pass above to live on
 	g.step(t, loader.GuardKept)
 	fill(t, c)
 	time.Sleep(time.Second) // of a window that is shut: the first probe has been
@@ -203,7 +208,7 @@ func TestGuardStamp(t *testing.T) {
 	g.stamp(t, c, peer)
 	labtest.Fault(t)(g.DropPort(labtest.Addr(c.RemoteAddr()).Port()))
 	began := time.Now()
-	labtest.Eventually(t, 12*time.Second+late, func() bool {
+	labtest.Eventually(t, 14*time.Second+late, func() bool {
 		g.guard(t)
 		return errors.Is(socketError(t, c), unix.ETIMEDOUT)
 	}, "a dead peer is noticed")
