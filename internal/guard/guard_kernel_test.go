@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,11 @@ func (o one) All() []*netns.NS {
 // start runs a guard; stop ends it, as the agent's end would.
 func start(t *testing.T, b *loadertest.Bed) (g *guard.Guard, stop func()) {
 	t.Helper()
+	// The kernel's own number of unanswered probes is to end nothing here.
+	err := b.Client.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_retries2", []byte("200"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
 	g = guard.New(guard.Config{
 		Kernel: b.Programs, Namespaces: one{b.Client}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
