@@ -61,7 +61,7 @@ func TestSilence(t *testing.T) {
 	}
 	logged := a.logged("verdict")
 	if !slices.ContainsFunc(logged, func(e map[string]any) bool {
-		return e["reporter"] == "silence" && e["verdict"] == "dead_path" && e["uid"] == nil
+		return e["reporter"] == "silence" && e["verdict"] == "dead_path" && e["uid"] == 0.0
 	}) {
 		t.Errorf("logged %v", logged)
 	}
