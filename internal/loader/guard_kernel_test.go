@@ -234,7 +234,11 @@ func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
 			return
 		}
 	}
-	t.Fatal("no window opened by less than a segment")
+	running, name, err := kernel.Running()
+	if err != nil || running.Before(kernel.Release{Major: 7}) {
+		t.Fatal("no window opened by less than a segment", err)
+	}
+	t.Skipf("windows open by whole segments on %s", name)
 }
 
 // socketError takes the error that waits on a connection.
