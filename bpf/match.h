@@ -46,6 +46,19 @@ static __always_inline struct sh_rules *find_rules(void *trie, const __u8 *addr)
 	return bpf_map_lookup_elem(trie, &key);
 }
 
+/*
+ * The value, which the verifier knows no more: it looks at what follows once, and
+ * not for each value, which was most of what loading took. any is a field of the
+ * program's context, which is as unknown each time that it is read. (A global function
+ * does the same where its arguments are no pointers: before Linux 5.12 they cannot be.)
+ */
+static __always_inline __u32 hidden(const volatile __u32 *any, __u32 value)
+{
+	__u32 once = *any;
+
+	return value + (once ^ *any);
+}
+
 #define NO_RULE SH_MAX_RULES
 
 /* The place of the first rule whose port and direction match, or NO_RULE. */

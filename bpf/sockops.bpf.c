@@ -39,19 +39,6 @@ static __always_inline struct tcp_sock *ctx_tcp_sock(struct bpf_sock_ops *ctx)
 	return tp;
 }
 
-/*
- * The value, which the verifier knows no more: it looks at what follows once, and
- * not for each value, which was most of what loading took. (A global function does
- * the same where its arguments are no pointers: before Linux 5.12 they cannot be.)
- */
-static __always_inline __u32 hidden(struct bpf_sock_ops *ctx, __u32 value)
-{
-	volatile __u32 *op = &ctx->op;
-	__u32 once = *op;
-
-	return value + (once ^ *op);
-}
-
 static __always_inline struct sh_rule *match(struct bpf_sock_ops *ctx, const struct sock *sk,
 					     __u32 direction)
 {
@@ -69,7 +56,7 @@ static __always_inline struct sh_rule *match(struct bpf_sock_ops *ctx, const str
 	at = find_rule(rules, service_port(sk, direction), direction);
 	if (at >= NO_RULE)
 		return NULL;
-	return rule_of(rules, hidden(ctx, at));
+	return rule_of(rules, hidden(&ctx->op, at));
 }
 
 /*
@@ -242,9 +229,10 @@ static __always_inline void bound(struct bpf_sock_ops *ctx, struct tcp_sock *tp,
 /* A connection opened, or is about to: bound it if a policy names the peer. */
 static __always_inline void opened(struct bpf_sock_ops *ctx)
 {
-	__u32 direction = hidden(ctx, ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? SH_INBOUND
-										     : SH_OUTBOUND);
-	__u32 connects = hidden(ctx, ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB);
+	__u32 direction =
+		hidden(&ctx->op,
+		       ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? SH_INBOUND : SH_OUTBOUND);
+	__u32 connects = hidden(&ctx->op, ctx->op == BPF_SOCK_OPS_TCP_CONNECT_CB);
 	struct tcp_sock *tp = ctx_tcp_sock(ctx);
 	struct sh_rule *rule;
 	__u32 kernels;
@@ -252,7 +240,7 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 	if (!tp || is_mptcp(tp))
 		return;
 	bring_record(tp);
-	kernels = hidden(ctx, is_kernels(tp));
+	kernels = hidden(&ctx->op, is_kernels(tp));
 	rule = match(ctx, &tp->inet_conn.icsk_inet.sk, direction);
 	if (!rule || (kernels && !(rule->flags & SH_TAKE_KERNELS))) {
 		if (!connects) /* one may have named it when it began */
@@ -385,6 +373,8 @@ SEC("cgroup/setsockopt") int sh_setsockopt(struct bpf_sockopt *ctx)
 	if (!rec)
 		return 1;
 	value = *optval;
+	level = hidden((__u32 *)&ctx->level, level);
+	name = hidden((__u32 *)&ctx->level, name);
 	held = hold(sk, rec, level, name, value);
 	if (held == value)
 		return 1;
