@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"os"
 	"os/exec"
@@ -30,9 +29,9 @@ func (b binary) with(args ...string) program {
 // commands.
 const cases, commands = "test/cases", "cmd/sockhealth"
 
-// longest are the packages whose tests take longest, most of all first: each has
-// a machine of its own.
-var longest = []string{"internal/loader", cases, commands, "internal/agent", "internal/prober"}
+// apart are the packages whose tests have machines of their own, those that take
+// longest first. All others share one.
+var apart = [][]string{{"internal/loader"}, {commands}, {"internal/agent", "internal/prober"}}
 
 // privileged lists the packages whose tests can reach the kernel: those that
 // link the package which enters network namespaces.
@@ -63,15 +62,7 @@ func (m *matrix) privileged(ctx context.Context) ([]string, error) {
 		}
 	}
 	slices.Sort(packages)
-	packages = slices.Compact(packages)
-	rank := func(pkg string) int {
-		if i := slices.Index(longest, pkg); i >= 0 {
-			return i
-		}
-		return len(longest)
-	}
-	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
-	return packages, nil
+	return slices.Compact(packages), nil
 }
 
 // module returns the module's path.

@@ -29,6 +29,8 @@ type program struct {
 	installed []string
 	args      []string
 	dir       string // its working directory
+	// finds says that exit status 1 is no fault: guest.Program.Finds.
+	finds bool
 }
 
 // machine is one virtual machine and what runs in it, one after the other.
@@ -133,7 +135,9 @@ func (m *machine) boot(ctx, limited context.Context, emu *emulator, image, tmp s
 func (m *machine) image(ctx context.Context, tmp string, emu *emulator) (string, error) {
 	spec := &guest.Spec{Env: m.env, Without: m.without, Output: emu.output, Status: emu.status}
 	for _, p := range m.programs {
-		spec.Programs = append(spec.Programs, guest.Program{Args: append([]string{inGuest(p.path)}, p.args...), Dir: p.dir})
+		spec.Programs = append(spec.Programs, guest.Program{
+			Args: append([]string{inGuest(p.path)}, p.args...), Dir: p.dir, Finds: p.finds,
+		})
 	}
 	base, err := m.kernel.base(ctx, tmp)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,18 +51,18 @@ func newMatrix(cache *string) *cobra.Command {
 	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
 	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	f.IntVar(&m.atOnce, "at-once", 3, "machines at a time, of one processor each")
+	f.IntVar(&m.atOnce, "at-once", 4, "machines at a time, of one processor each")
 	return cmd
 }
 
-// all fetches what is missing, builds, and runs the kernels' jobs, those of one
-// kernel after the other's as machines come free.
+// all fetches what is missing, builds, and runs the kernels' jobs as machines come
+// free.
 func (m *matrix) all(ctx context.Context, kernels []target) error {
 	began := time.Now()
 	if err := os.MkdirAll(m.results, 0o755); err != nil {
 		return err
 	}
-	var jobs []*job
+	var plans [][]*job
 	builds := make(map[string][]binary)
 	for _, k := range kernels {
 		if err := k.fetch(ctx, m.cache, m.out); err != nil {
@@ -80,8 +81,9 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 		if err != nil {
 			return err
 		}
-		jobs = append(jobs, planned...)
+		plans = append(plans, planned)
 	}
+	jobs := inOrder(plans)
 	m.runJobs(ctx, jobs)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -131,37 +133,53 @@ func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
 	}
 }
 
-// plan returns a kernel's jobs. The long ones come first, so that none of them
-// is the last to end.
+// plan returns a kernel's jobs, the long ones first.
 func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
-	var jobs []*job
 	args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
 	if m.run != "" {
 		args = append(args, "-test.run", m.run)
 	}
-	rest := &job{kernel: in, name: "the others", tests: m.run == ""}
-	for _, b := range binaries {
-		switch {
-		case b.pkg == "":
-		case slices.Contains(longest, b.pkg):
-			jobs = append(jobs, &job{kernel: in, name: b.pkg, runs: []program{b.with(args...)}, tests: m.run == ""})
-		default:
-			rest.runs = append(rest.runs, b.with(args...))
-		}
+	var jobs []*job
+	for _, packages := range apart {
+		jobs = append(jobs, &job{kernel: in, name: strings.Join(packages, ", ")})
 	}
+	rest := &job{kernel: in, name: "the others"}
 	jobs = append(jobs, rest)
+	agent := binaries[len(binaries)-1]
+	if rest.doctor = m.run == ""; rest.doctor {
+		finds := agent.with("doctor", "-o", "json")
+		finds.finds = true
+		rest.runs = append(rest.runs, finds)
+	}
+	for _, b := range binaries[:len(binaries)-1] {
+		i := slices.IndexFunc(apart, func(packages []string) bool { return slices.Contains(packages, b.pkg) })
+		j := rest
+		if i >= 0 {
+			j = jobs[i]
+		}
+		j.runs = append(j.runs, b.with(args...))
+		j.tests++
+	}
 	if m.run != "" {
 		return jobs, nil
 	}
-	agent := binaries[len(binaries)-1]
+	rest.runs = append(rest.runs, agent.with("demo", "--incident", "call"))
 	varied, err := vary(in, binaries, args)
-	if err != nil {
-		return nil, err
+	return append(jobs, varied...), err
+}
+
+// inOrder returns the jobs of several kernels in the order to run them in: first the
+// long ones, on newer kernels above all, so that none of them is the last to end.
+func inOrder(plans [][]*job) (jobs []*job) {
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, plan := range slices.Backward(plans) {
+			if i < len(plan) {
+				jobs, more = append(jobs, plan[i]), true
+			}
+		}
 	}
-	jobs = append(jobs, varied...)
-	return append(jobs,
-		&job{kernel: in, name: "doctor", runs: []program{agent.with("doctor", "-o", "json")}, doctor: true},
-		&job{kernel: in, name: "demo", runs: []program{agent.with("demo", "--incident", "call")}}), nil
+	return jobs
 }
 
 // build compiles what runs in the guests of an architecture: the tests of every

@@ -44,12 +44,11 @@ func gather(kernel string, jobs []*job) *result {
 			r.Bad++
 		}
 		if j.doctor {
-			// What it says on stderr follows its report.
+			// What it says on stderr, and the tests, follow its report.
 			if err := json.NewDecoder(bytes.NewReader(j.output)).Decode(&r.Doctor); err != nil && j.ok() {
 				j.err = fmt.Errorf("read doctor's report: %w", err)
 				r.Bad++
 			}
-			continue
 		}
 		r.count(string(j.output))
 	}

@@ -36,7 +36,7 @@ var variants = []variant{
 		name: "no IPv6", kernels: []string{"newest"}, lacks: "ipv6", append: "ipv6.disable=1",
 		tests: map[string]string{
 			"internal/doctor": everyTest, "internal/sockets": everyTest,
-			"internal/loader": "TestOptionsOnBothEnds|TestIdleBound|TestInFlightBound|TestAdopt$|TestAdoptPolicyChange|TestConnect|TestDestroy|TestExcept|TestRules|TestTampering",
+			"internal/loader": "TestOptionsOnBothEnds|TestIdleBound|TestInFlightBound|TestAdopt$|TestConnectBound|TestDestroyByWalk|TestExcept|TestRules|TestTampering",
 			"internal/prober": "TestIdle|TestConnection|TestNoRoute", "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs",
 		},
 	},
@@ -50,7 +50,7 @@ func vary(in *installed, binaries []binary, args []string) ([]*job, error) {
 			continue
 		}
 		j := &job{
-			kernel: in, name: v.name, env: []string{"SOCKHEALTH_TEST_WITHOUT=" + lacking(in.arch) + "," + v.lacks}, without: v.without, append: v.append, tests: true,
+			kernel: in, name: v.name, env: []string{"SOCKHEALTH_TEST_WITHOUT=" + lacking(in.arch) + "," + v.lacks}, without: v.without, append: v.append, tests: len(v.tests),
 		}
 		for pkg, tests := range v.tests {
 			i := slices.IndexFunc(binaries, func(b binary) bool { return b.pkg == pkg })

@@ -25,6 +25,9 @@ type Spec struct {
 type Program struct {
 	Args []string // its path and its arguments
 	Dir  string   // its working directory
+	// Finds says that it tells by exit status 1 what it has found: the run goes on as
+	// if that were 0.
+	Finds bool
 }
 
 // Booted is in the kernel log once the machine is ready to run the program.

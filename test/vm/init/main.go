@@ -108,8 +108,9 @@ func runAll(spec *guest.Spec) (first int, errs error) {
 	}
 	defer out.Close()
 	for i := range spec.Programs {
-		code, err := run(&spec.Programs[i], spec.Env, out)
-		if first == 0 {
+		p := &spec.Programs[i]
+		code, err := run(p, spec.Env, out)
+		if first == 0 && !(p.Finds && code == 1) {
 			first = code
 		}
 		errs = errors.Join(errs, err)
