@@ -19,7 +19,8 @@ import (
 )
 
 // takenBack makes a connection whose peer takes its window back while data is under
-// way: that data is retransmitted, and answered with a window that is shut.
+// way: that data is retransmitted, and answered with a window that is shut. Older
+// kernels let a peer keep what it was given: then the test is skipped.
 func takenBack(t *testing.T, b *loadertest.Bed) (c, peer *net.TCPConn) {
 	t.Helper()
 	c, peer = labtest.Pair(t, b.Lab, 0)
@@ -36,10 +37,21 @@ func takenBack(t *testing.T, b *loadertest.Bed) (c, peer *net.TCPConn) {
 	if _, err := peer.Write([]byte{1}); err != nil { // says so
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, late, func() bool {
+	took := func() bool {
 		i := labtest.TCPInfo(t, c)
 		return i.Snd_wnd == 0 && i.Unacked > 0
+	}
+	running, _, err := kernel.Running()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := time.Now()
+	labtest.Eventually(t, late, func() bool {
+		return took() || running.Before(kernel.Release{Major: 6, Minor: 18}) && time.Since(said) > 2*time.Second
 	}, "the window is taken back")
+	if !took() {
+		t.Skip("needs a kernel that takes a window back (Linux 6.18 does)")
+	}
 	labtest.Heal(t, drop)
 	return c, peer
 }

@@ -195,7 +195,7 @@ func TestGuardStamp(t *testing.T) {
 	g := newGuarding(t)
 	c, peer := labtest.Pair(t, g.Lab, 0)
 	// One with a larger buffer opens its window by more than a segment.
-	labtest.Setsockopt(t, peer, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10)
+	labtest.Setsockopt(t, peer, unix.SOL_SOCKET, unix.SO_RCVBUF, 16<<10)
 	g.stamp(t, c, peer)
 	time.Sleep(8 * time.Second) // longer than the user timeout, with the pass above to live on
 	g.step(t, loader.GuardKept)
@@ -215,13 +215,13 @@ func TestGuardStamp(t *testing.T) {
 	t.Logf("noticed after %s", time.Since(began))
 }
 
-// stamp has the peer take a little and then the rest of what is sent to it, until the
+// stamp has the peer take what is sent to it, sometimes little by little at first, until the
 // time of the first probe stays behind although all is acknowledged.
 func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
 	t.Helper()
-	for try, buf := 0, make([]byte, 4<<10); try < 10; try++ {
+	for try := range 10 {
 		g.shut(t, c)
-		for n := 0; n < 256<<10; n += len(buf) {
+		for buf, n := make([]byte, 4<<10), 0; n < try%3*(128<<10); n += len(buf) {
 			if _, err := io.ReadFull(peer, buf); err != nil {
 				t.Fatal(err)
 			}
