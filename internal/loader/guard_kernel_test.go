@@ -193,9 +193,8 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 // connection, and one whose peer dies meanwhile ends by its own bound.
 func TestGuardStamp(t *testing.T) {
 	g := newGuarding(t)
-	c, peer := labtest.Pair(t, g.Lab, 0)
 	// One with a larger buffer opens its window by more than a segment.
-	labtest.Setsockopt(t, peer, unix.SOL_SOCKET, unix.SO_RCVBUF, 16<<10)
+	c, peer := labtest.NarrowPair(t, g.Lab, 16<<10)
 	g.stamp(t, c, peer)
 	time.Sleep(8 * time.Second) // longer than the user timeout, with the pass above to live on
 	g.step(t, loader.GuardKept)

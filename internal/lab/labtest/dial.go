@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -48,6 +50,17 @@ func Listen(t testing.TB, ns *netns.NS, addr netip.AddrPort) *net.TCPListener {
 func Accept(t testing.TB, ln *net.TCPListener) *net.TCPConn {
 	t.Helper()
 	return AcceptWithin(t, ln, dialTimeout)
+}
+
+// NarrowPair connects the lab's client to a server with a receive buffer of that many
+// bytes. It has it before it accepts: older kernels drop without a word what was
+// promised a place in a larger one.
+func NarrowPair(t testing.TB, l *lab.Lab, buffer int) (client, server *net.TCPConn) {
+	t.Helper()
+	ln := Listen(t, l.Server, netip.AddrPortFrom(l.ServerAddr4, 0))
+	Setsockopt(t, ln, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+	client = Dial(t, l.Client, netip.AddrPort{}, Addr(ln.Addr()))
+	return client, Accept(t, ln)
 }
 
 // AcceptWithin is Accept for one who may take that long to connect.
