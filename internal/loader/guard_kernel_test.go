@@ -220,9 +220,10 @@ func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
 	t.Helper()
 	for try := range 10 {
 		g.shut(t, c)
-		for buf, n := make([]byte, 4<<10), 0; n < try%3*(128<<10); n += len(buf) {
-			if _, err := io.ReadFull(peer, buf); err != nil {
-				t.Fatal(err)
+		peer.SetReadDeadline(time.Now().Add(time.Second))
+		for range try * 8 {
+			if _, err := io.CopyN(io.Discard, peer, 4<<10); err != nil {
+				break // there is no more
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -233,11 +234,12 @@ func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
 			return
 		}
 	}
-	running, name, err := kernel.Running()
-	if err != nil || running.Before(kernel.Release{Major: 7}) {
-		t.Fatal("no window opened by less than a segment", err)
+	const none = "no window opened by less than a segment"
+	running, _, err := kernel.Running()
+	if err == nil && (running.Before(kernel.Release{Major: 6, Minor: 18}) || !running.Before(kernel.Release{Major: 7})) {
+		t.Skip(none) // how a window opens differs
 	}
-	t.Skipf("windows open by whole segments on %s", name)
+	t.Fatal(none)
 }
 
 // socketError takes the error that waits on a connection.
