@@ -8,7 +8,7 @@ LDFLAGS = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 comma := ,
 GOSRC = $(shell git ls-files '*.go' | grep -v _bpfel.go)
 
-.PHONY: help build demo test test-unit vm vm-tool vm-check vm-fetch vm-table fuzz bench generate check clean
+.PHONY: help build demo test test-unit judge vm vm-tool vm-check vm-fetch vm-table fuzz bench generate check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,13 +19,20 @@ build: ## Build ./bin/sockhealth (needs only Go)
 demo: build ## Play the incidents on real sockets, in namespaces of their own (root)
 	./bin/sockhealth demo
 
-# The cases come last and alone: ten thousand sockets are not to meet other tests' agents.
+# The cases come last and alone: ten thousand sockets are not to meet other tests' agents,
+# and what is judged by the clock no other tests.
 test: ## Run every test, those on real sockets included (root)
-	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 2 -timeout 10m $$($(GO) list ./... | grep -v /test/cases)
-	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -timeout 10m ./test/cases
+	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 2 -timeout 10m $$($(GO) list ./... | grep -vE '/test/(cases|judge)')
+	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 1 -timeout 10m ./test/cases ./test/judge
 
 test-unit: ## Run the tests that need no privilege and no kernel feature
 	$(GO) test -count=1 -short ./...
+
+# The last line says how many passed, and so does the exit status.
+judge: build ## Judge COUNT connections in trouble (default 500), at random by SEED, and print what came of it (root)
+	CGO_ENABLED=0 $(GO) test -c -o bin/judge.test ./test/judge
+	@cd test/judge && SOCKHEALTH_MUST_RUN=1 SOCKHEALTH_BIN=$(CURDIR)/bin/sockhealth SOCKHEALTH_JUDGE_COUNT=$(or $(COUNT),500) SOCKHEALTH_JUDGE_SEED=$(SEED) \
+		$(CURDIR)/bin/judge.test -test.run '^TestJudge$$' -test.timeout 0
 
 # Needs qemu-system-x86 (qemu-system-arm for arm64), busybox-static, cpio, kmod,
 # xz-utils and zstd, what the tests run there (gcc, libc6-dev, runc), and neither root

@@ -55,6 +55,14 @@ func TestWindow(t *testing.T) {
 			t.Errorf("evidence %+v", r.Evidence)
 		}
 	})
+	bubble(t, "every look is late", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		w.again = func(*fakeSocket) { time.Sleep(3 * time.Millisecond) }
+		r := judgeOne(t, a, w.report(id, 2*time.Second))
+		if r.Verdict != verdict.DeadPath || r.Duration > 3020*time.Millisecond || w.provoked != 5 {
+			t.Errorf("result %+v, %d keepalives; want the window, and no more than the last looks were late", r, w.provoked)
+		}
+	})
 	bubble(t, "long round trip", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 10*time.Second, nil)
 		w.sockets[1].snap.SRTT = 2 * time.Second

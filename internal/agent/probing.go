@@ -9,6 +9,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
@@ -43,22 +44,27 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 }
 
 // window makes the attempts, each with its own full time to be answered: it is only
-// over when its time has passed after it was made. settled: the question is
-// answered, or the socket is not found any more.
+// over when its time has passed after it was made. What makes one late, a timer or a
+// walk that was waited for, shortens the time to the next, by half of what that has above
+// the peer's limit at most, so that late timers do not add up. settled: the question is answered, or the
+// socket is not found any more.
 func (p *probing) window(ctx context.Context) (found, settled bool) {
 	want := p.j.peer.Probe
 	window, spacing := want.Schedule(p.last.SRTT)
 	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
+	began, answer := p.agent.Now(), window-time.Duration(want.Attempts-1)*spacing
+	closest := policy.MinSpacing + (spacing-policy.MinSpacing)/2
 	if p.last.PacketAge < settle {
 		p.agent.pause(settle)
 	}
 	for n := range want.Attempts {
 		last := n == want.Attempts-1
-		if last {
-			spacing = window - time.Duration(n)*spacing
-		}
 		p.attempt(last)
-		if found, settled := p.wait(ctx, spacing); settled || p.absence.found {
+		due := max(began+time.Duration(n+1)*spacing-p.agent.Now(), closest)
+		if last {
+			due = answer
+		}
+		if found, settled := p.wait(ctx, due); settled || p.absence.found {
 			return found, settled
 		}
 		if n >= min(1, want.Attempts-1) && !p.swept && p.agent.sweep(p.j) {
@@ -66,7 +72,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			p.agent.lookAround(p.j.ns, p.j.before.Taken) // so that a close need not wait
 		}
 	}
-	return p.confirm(ctx, spacing)
+	return p.confirm(ctx, answer)
 }
 
 // confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
@@ -208,10 +214,9 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	for i, left := 0, d; left > 0; i++ {
-		d := min(pauses[min(i, len(pauses)-1)], left)
-		left -= d
-		timer.Reset(d)
+	over := p.agent.Now() + d
+	for i, left := 0, d; left > 0; i, left = i+1, over-p.agent.Now() {
+		timer.Reset(min(pauses[min(i, len(pauses)-1)], left))
 		select {
 		case <-ctx.Done():
 			return true, true

@@ -2,7 +2,8 @@
 
 // Package lab builds the bed on which sockhealth is tried: a client, a router
 // and one or more servers, each in a network namespace of its own, with faults
-// made on the router, where a real path has them (kernel-facts T14).
+// made on the router, where a real path has them (kernel-facts T14), unless it is the
+// client's own that is wanted.
 //
 //	client 10.91.1.2 -- 10.91.1.1 router 10.91.2.1 -- 10.91.2.2 server 0
 //	       fd91:0:0:1::2                 10.91.3.1 -- 10.91.3.2 server 1 ...

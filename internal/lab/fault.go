@@ -3,8 +3,10 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +41,25 @@ func (l *Lab) DropFirst(m Match, n uint32) (*Fault, error) {
 	// What is within the burst, which is never filled up again.
 	first := &expr.Limit{Type: expr.LimitTypePkts, Rate: 1, Unit: expr.LimitTimeWeek, Burst: n}
 	r, err := l.rules.add(l.rules.faults, m, first, &expr.Verdict{Kind: expr.VerdictDrop})
+	if err != nil {
+		return nil, err
+	}
+	return &Fault{rule: r}, nil
+}
+
+// DropLocally loses what the client sends, in the client's own output hook: the sender
+// is told (EPERM), and to its kernel the packet never left (kernel-facts T14).
+func (l *Lab) DropLocally(m Match) (*Fault, error) {
+	l.local.Lock()
+	defer l.local.Unlock()
+	if l.local.rules == nil {
+		rules, err := newRuleset(l.Client, nftables.ChainHookOutput)
+		if err != nil {
+			return nil, fmt.Errorf("make client's rules: %w", err)
+		}
+		l.local.rules = rules
+	}
+	r, err := l.local.rules.add(l.local.rules.faults, m, &expr.Verdict{Kind: expr.VerdictDrop})
 	if err != nil {
 		return nil, err
 	}

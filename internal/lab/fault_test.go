@@ -247,3 +247,25 @@ func TestDropFirst(t *testing.T) {
 		t.Errorf("%d packets, want two lost and one that passed", n)
 	}
 }
+
+// What the client's own output hook loses is lost there: the sender hears of it, and
+// the router does not see it.
+func TestDropLocally(t *testing.T) {
+	l := labtest.New(t, lab.Options{})
+	client, server := labtest.Pair(t, l, 7100)
+	seen := labtest.Counter(t)(l.Count(lab.Match{DstPort: 7100, MinLen: 150}))
+	fault := labtest.Fault(t)(l.DropLocally(lab.Match{DstPort: 7100, MinLen: 150}))
+	want := make([]byte, 200)
+	if _, err := client.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, 20*time.Second, func() bool { return labtest.Packets(t, fault) > 0 }, "a packet to be lost")
+	if n := labtest.Packets(t, seen); n != 0 {
+		t.Errorf("%d packets came to the router", n)
+	}
+	labtest.Heal(t, fault)
+	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(server, want); err != nil {
+		t.Errorf("after it was healed: %v", err)
+	}
+}

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+
+	"github.com/google/nftables"
 
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -40,6 +43,10 @@ type Lab struct {
 	ServerAddr4, ServerAddr6 netip.Addr
 
 	rules *ruleset
+	local struct {
+		sync.Mutex
+		rules *ruleset // the client's own; nil: none was needed
+	}
 	owned []*netns.NS
 }
 
@@ -80,7 +87,7 @@ func (l *Lab) build(opts Options) (err error) {
 		l.Servers, extra = append(l.Servers, server), nil
 	}
 	l.Server, l.ServerAddr4, l.ServerAddr6 = l.Servers[0].NS, l.Servers[0].Addr4, l.Servers[0].Addr6
-	if l.rules, err = newRuleset(l.Router); err != nil {
+	if l.rules, err = newRuleset(l.Router, nftables.ChainHookForward); err != nil {
 		return fmt.Errorf("make router's rules: %w", err)
 	}
 	return nil
@@ -116,6 +123,9 @@ func (l *Lab) Close() error {
 	var errs []error
 	if l.rules != nil {
 		errs = append(errs, l.rules.close())
+	}
+	if l.local.rules != nil {
+		errs = append(errs, l.local.rules.close())
 	}
 	for _, ns := range l.owned {
 		errs = append(errs, ns.Close())

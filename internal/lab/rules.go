@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleset is the router's nftables: counters see every packet before faults do.
+// ruleset is the nftables of one namespace, the router's but for local faults:
+// counters see every packet before faults do.
 type ruleset struct {
 	mu       sync.Mutex // guards the fields below, and the order of requests
 	conn     *nftables.Conn
@@ -26,27 +27,27 @@ type ruleset struct {
 	closed   bool   // the library would connect anew, to whatever has the descriptor's number now
 }
 
-func newRuleset(router *netns.NS) (*ruleset, error) {
-	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(router.FD()))
+func newRuleset(ns *netns.NS, hook *nftables.ChainHook) (*ruleset, error) {
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns.FD()))
 	if err != nil {
 		return nil, err
 	}
 	s := &ruleset{conn: conn}
 	s.table = conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "lab"})
-	s.counters = s.chain("counters", -1)
-	s.faults = s.chain("faults", 0)
+	s.counters = s.chain("counters", hook, -1)
+	s.faults = s.chain("faults", hook, 0)
 	if err := conn.Flush(); err != nil {
 		return nil, errors.Join(err, conn.CloseLasting())
 	}
 	return s, nil
 }
 
-func (s *ruleset) chain(name string, priority int32) *nftables.Chain {
+func (s *ruleset) chain(name string, hook *nftables.ChainHook, priority int32) *nftables.Chain {
 	accept := nftables.ChainPolicyAccept
 	return s.conn.AddChain(&nftables.Chain{
 		Table: s.table, Name: name, Policy: &accept,
 		Type:     nftables.ChainTypeFilter,
-		Hooknum:  nftables.ChainHookForward,
+		Hooknum:  hook,
 		Priority: nftables.ChainPriorityRef(nftables.ChainPriority(priority)),
 	})
 }

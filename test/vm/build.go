@@ -25,9 +25,9 @@ func (b binary) with(args ...string) program {
 	return program{path: b.path, beside: b.beside, installed: b.installed, args: args, dir: b.dir}
 }
 
-// cases are the tests that run the agent as it is shipped, and commands those of its
-// commands.
-const cases, commands = "test/cases", "cmd/sockhealth"
+// cases and judge are the tests that run the agent as it is shipped, and commands those
+// of its commands.
+const cases, judge, commands = "test/cases", "test/judge", "cmd/sockhealth"
 
 // apart are the packages whose tests have machines of their own, those that take
 // longest first. All others share one.

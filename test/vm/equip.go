@@ -31,6 +31,8 @@ func (m *matrix) equip(ctx context.Context, arch string, b, agent *binary) error
 		}
 		b.beside = append(b.beside, at("keepalive"))
 		return command(ctx, "gcc", "-O2", "-static", "-o", at("keepalive"), filepath.Join(m.top, "test/cases/testdata/runtimes/keepalive.c"))
+	case judge:
+		b.beside = []string{agent.path}
 	case commands:
 		b.beside = []string{at("inside")}
 		if err := m.goTool(ctx, arch, "build", "-o", at("inside"), "./cmd/sockhealth/testdata/inside"); err != nil || foreign {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+)
+
+// windows are connections whose peer does not read.
+func windows() []scenario {
+	return []scenario{
+		{name: "zero window", want: "alive_slow: kept", entry: guarded, lives: true, play: zeroWindow},
+		{name: "zero window, then dead", want: "dead_path: closed", entry: guarded, play: zeroWindowDies},
+	}
+}
+
+// stuffed is more than two ends hold between them.
+const stuffed = 8 << 20
+
+// stuff sends until the peer, which does not read, takes no more.
+func (p *play) stuff() {
+	p.open()
+	p.near.listen(64<<10, 0)
+	p.near.sends(stuffed)
+	labtest.Eventually(p, late, func() bool {
+		i := labtest.TCPInfo(p, p.near)
+		return i.Unacked == 0 && i.Notsent_bytes > 0 && i.Backoff > 0
+	}, "the window to be shut")
+}
+
+// zeroWindow: the peer reads nothing for longer than twice the user timeout, and then
+// all.
+func zeroWindow(p *play) {
+	p.stuff()
+	shut := 9 * time.Second
+	if !p.has[kernel.Guard] { // which would end it
+		shut = time.Second
+	}
+	began := p.between(200*time.Millisecond, shut)
+	time.Sleep(began)
+	p.report()
+	p.want("none", aliveSlow)
+	time.Sleep(shut - began)
+	p.far.listen(1<<20, 0)
+	p.kept(aliveSlow)
+}
+
+// zeroWindowDies: the user timeout counts from the last packet, and the window is a little
+// shorter.
+func zeroWindowDies(p *play) {
+	p.stuff()
+	shut := 4 * time.Second
+	if !p.has[kernel.Guard] {
+		shut = 500 * time.Millisecond
+	}
+	p.rest(0, shut)
+	p.drop(p.anyWay())
+	p.rest(100*time.Millisecond, 600*time.Millisecond)
+	p.report()
+	if p.out.given == "gone (bound)" || p.out.given == "gone (ended)" {
+		p.bounded() // by a hair's breadth
+		return
+	}
+	if !p.has[kernel.RTOCap] && p.out.given != deadPath {
+		// The kernel's own probes have become rare: none of them fell into the window.
+		p.out.dead = true
+		p.want("none", "unknown (unconfirmed)")
+		return
+	}
+	p.closed(0, deadPath)
+}
