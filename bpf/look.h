@@ -24,6 +24,16 @@ static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *
 	return 0;
 }
 
+/* Whether IPsec may treat packets that leave by what they are of. */
+static __always_inline __u32 look_ipsec(const struct sock *sk)
+{
+	const struct net *net = sk->__sk_common.skc_net.net;
+
+	if (!bpf_core_field_exists(net->xfrm.policy_count))
+		return 0;
+	return net->xfrm.policy_count[1] || net->xfrm.policy_count[4] ? SH_LOOK_IPSEC : 0;
+}
+
 static __always_inline __u32 look_flags(struct tcp_sock *tp)
 {
 	__u32 flags = 0;
@@ -103,7 +113,7 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	out->txhash = sk->sk_txhash;
 	out->bound_dev = sk->__sk_common.skc_bound_dev_if;
 	out->uid = sk->sk_uid.val;
-	out->flags = look_flags(tp) | look_device(sk, out);
+	out->flags = look_flags(tp) | look_device(sk, out) | look_ipsec(sk);
 	out->state = sk->__sk_common.skc_state;
 	out->family = sk->__sk_common.skc_family;
 	out->tos = inet->tos;

@@ -237,6 +237,7 @@ enum sh_look_flags {
 	SH_LOOK_LOCKED = 1 << 8,  /* a process holds its lock */
 	SH_LOOK_BACKLOG = 1 << 9, /* segments wait for that process */
 	SH_LOOK_KERNEL = 1 << 10, /* the kernel uses it itself */
+	SH_LOOK_IPSEC = 1 << 11,  /* its namespace has IPsec policies for what leaves */
 };
 
 /* One look at one socket (conn.Snapshot in Go). */

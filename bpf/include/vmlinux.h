@@ -23,8 +23,13 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct netns_xfrm {
+	unsigned int policy_count[6]; /* in, out, forwarded, and the same for sockets */
+};
+
 struct net {
 	struct ns_common ns;
+	struct netns_xfrm xfrm;
 };
 
 typedef struct {

@@ -68,7 +68,7 @@ type Sockets interface {
 // takes the connection's way. Its errors wrap prober.ErrBlocked and
 // prober.ErrNoRoute.
 type Prober interface {
-	Send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error)
+	Send(ns *netns.NS, s *conn.Snapshot) (prober.Sent, error)
 }
 
 // Apps asks applications. It shares what it learns between those who ask.

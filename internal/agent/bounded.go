@@ -7,6 +7,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/prober"
 )
 
 const (
@@ -123,7 +124,7 @@ func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
 }
 
 // send sends one segment, when it is its turn.
-func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error) {
+func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
 	a.turns <- struct{}{}
 	defer func() { <-a.turns }()
 	return a.Prober.Send(ns, s)

@@ -34,12 +34,13 @@ type world struct {
 	calmed   map[uint64]bool
 	sent     int
 	sendErr  error
-	// uncertain: segments of ours may not take the connection's way, and are lost;
-	// leg: a proxy on this host answers for the peer.
-	uncertain, leg bool
-	legs           int           // times asked
-	backedOff      bool          // no retransmission is due for long
-	slept          time.Duration // by the machine
+	// astray: what is known of the way of segments of ours that are lost on another
+	// than the connection's; leg: a proxy on this host answers for the peer.
+	astray    *prober.Sent
+	leg       bool
+	legs      int           // times asked
+	backedOff bool          // no retransmission is due for long
+	slept     time.Duration // by the machine
 	// provokeErr is what Provoke returns: loader.ErrUnsupported before Linux 5.15.
 	provokeErr error
 	destroys   int
@@ -214,11 +215,11 @@ func (w *world) boot() time.Duration {
 	return w.now() + w.slept
 }
 
-func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (certain bool, err error) {
+func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sendErr != nil {
-		return false, w.sendErr
+		return prober.Sent{}, w.sendErr
 	}
 	w.sent++
 	if f := w.sockets[s.Cookie]; f != nil {
@@ -227,7 +228,10 @@ func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (certain bool, err error) {
 			f.snap.Retransmits++ // the kernel's own timer
 		}
 	}
-	return !w.uncertain, nil
+	if w.astray != nil {
+		return *w.astray, nil
+	}
+	return prober.Sent{Certain: true}, nil
 }
 
 func (w *world) Destroy(_ *netns.NS, id conn.ID) error {

@@ -3,7 +3,11 @@
 package agent
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,15 +54,24 @@ func TestLostPatterns(t *testing.T) {
 // connection, their loss counts for nothing, however often the kernel's own were
 // lost in an outage that is over. What the kernel itself sends still decides.
 func TestUncertainWay(t *testing.T) {
-	bubble(t, "in flight, the timer backed off", func(t *testing.T, w *world, a *Agent) {
-		w.uncertain, w.backedOff = true, true
-		id := w.add(1, 10*time.Second, nil)
-		w.sockets[1].snap.WriteSeq, w.sockets[1].snap.Retransmits = 7, 6
-		r := judgeOne(t, a, w.report(id, 0))
-		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonMultipath || w.destroyed() != 0 || w.sent != 5 {
-			t.Errorf("result %+v, %d destroyed, %d segments", r, w.destroyed(), w.sent)
-		}
-	})
+	for reason, way := range map[string]prober.Sent{
+		verdict.ReasonMultipath: {Multipath: true}, verdict.ReasonUnconfirmed: {Err: errors.New("the kernel does not say")},
+	} {
+		bubble(t, "in flight, the timer backed off, "+reason, func(t *testing.T, w *world, a *Agent) {
+			var log bytes.Buffer
+			a.Log = slog.New(slog.NewTextHandler(&log, nil))
+			w.astray, w.backedOff = &way, true
+			id := w.add(1, 10*time.Second, nil)
+			w.sockets[1].snap.WriteSeq, w.sockets[1].snap.Retransmits = 7, 6
+			r := judgeOne(t, a, w.report(id, 0))
+			if r.Verdict != verdict.Unknown || r.Reason != reason || w.destroyed() != 0 || w.sent != 5 {
+				t.Errorf("result %+v, %d destroyed, %d segments", r, w.destroyed(), w.sent)
+			}
+			if n := strings.Count(log.String(), "the kernel does not say"); n != 1 && way.Err != nil {
+				t.Errorf("told %d times in %s", n, &log)
+			}
+		})
+	}
 	bubble(t, "on the connection's way, the timer backed off", func(t *testing.T, w *world, a *Agent) {
 		w.backedOff = true
 		id := w.add(1, 10*time.Second, nil)
@@ -68,7 +81,7 @@ func TestUncertainWay(t *testing.T) {
 		}
 	})
 	bubble(t, "in flight, an answer by whichever way", func(t *testing.T, w *world, a *Agent) {
-		w.uncertain = true
+		w.astray = &prober.Sent{}
 		id := w.add(1, 10*time.Second, func(n int) bool { return n == 5 })
 		w.sockets[1].snap.WriteSeq = 7
 		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
@@ -76,7 +89,7 @@ func TestUncertainWay(t *testing.T) {
 		}
 	})
 	bubble(t, "idle: the kernel's keepalives decide", func(t *testing.T, w *world, a *Agent) {
-		w.uncertain = true
+		w.astray = &prober.Sent{}
 		if r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 0)); r.Verdict != verdict.DeadPath || w.destroyed() != 1 {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}

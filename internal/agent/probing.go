@@ -138,16 +138,12 @@ func (p *probing) attempt(last bool) {
 		return
 	}
 	a := p.agent
-	certain, err := a.send(p.j.ns, &p.last)
+	sent, err := a.send(p.j.ns, &p.last)
 	switch {
 	case err == nil:
 		p.kinds = append(p.kinds, probeSegment)
 		p.note(probeSegment, attemptSent)
-		if certain {
-			p.sent++
-		} else {
-			p.probe.Multipath = true
-		}
+		p.took(sent)
 	case errors.Is(err, prober.ErrBlocked):
 		p.probe.Blocked = true
 		p.note(probeSegment, attemptBlocked)
@@ -160,6 +156,21 @@ func (p *probing) attempt(last bool) {
 		p.note(probeSegment, attemptError)
 		a.stats.refused(probeSegment, resultError)
 		a.Log.Warn("send probe", "socket", p.j.before.ID.String(), "err", err)
+	}
+}
+
+// took counts a segment of ours where its way is the connection's.
+func (p *probing) took(sent prober.Sent) {
+	if sent.Err != nil && !p.probe.Apart { // once
+		p.agent.Log.Warn("find the way of a connection", "socket", p.j.before.ID.String(), "err", sent.Err)
+	}
+	switch {
+	case sent.Certain:
+		p.sent++
+	case sent.Multipath:
+		p.probe.Multipath = true
+	default:
+		p.probe.Apart = true
 	}
 }
 

@@ -215,6 +215,7 @@ type Snapshot struct {
 	TOS       uint8  // IP_TOS or IPV6_TCLASS
 	DstDev    uint32 // ifindex of the device the connection leaves by, 0: no cached route
 	DstDevUp  bool   // that device is up and has a carrier; true where DstDev is 0
+	IPsec     bool   // its namespace has IPsec policies for packets that leave
 	Options   Options
 	Record    Record
 	HasRecord bool // false: the sockops program has never seen this socket

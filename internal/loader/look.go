@@ -113,6 +113,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		Backlog:       has(lookupShLookFlagsSH_LOOK_BACKLOG),
 		Orphan:        has(lookupShLookFlagsSH_LOOK_ORPHAN),
 		Kernel:        has(lookupShLookFlagsSH_LOOK_KERNEL),
+		IPsec:         has(lookupShLookFlagsSH_LOOK_IPSEC),
 		Timestamps:    has(lookupShLookFlagsSH_LOOK_TSTAMP),
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,

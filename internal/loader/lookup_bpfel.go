@@ -73,6 +73,7 @@ const (
 	lookupShLookFlagsSH_LOOK_LOCKED      lookupShLookFlags = 256
 	lookupShLookFlagsSH_LOOK_BACKLOG     lookupShLookFlags = 512
 	lookupShLookFlagsSH_LOOK_KERNEL      lookupShLookFlags = 1024
+	lookupShLookFlagsSH_LOOK_IPSEC       lookupShLookFlags = 2048
 )
 
 type lookupShLookPacket struct {

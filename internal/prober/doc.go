@@ -25,11 +25,10 @@
 // this host translates the peer's address (a redirect, a service) it is bound to no
 // device, so that it is routed once more as the connection's own are. What
 // cannot be followed, because a snapshot does not tell: a mark that a rule of this
-// host's gives to packets of the connection; an IP_TTL, a priority
-// or IP options that the application set; routing rules by
-// port, protocol or owner; and IPsec policies that select TCP alone. Which one of
-// several next hops on the same device the connection uses cannot be followed
-// either; that is noticed, and Send says so. A source address
+// host's gives to packets of the connection by their owner; an IP_TTL, a priority
+// or IP options that the application set. Neither can which one of several next hops
+// on the same device the connection uses, nor routing rules by port, protocol or
+// owner, nor IPsec; those are noticed, and Send says so. A source address
 // that this host has lost looks like a transparent proxy's and is probed.
 //
 // # Of the application

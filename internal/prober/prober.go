@@ -34,19 +34,18 @@ func New() *Prober { return &Prober{} }
 // the namespace that s was taken in; s should be as fresh as can be.
 //
 // A nil error means that the kernel accepted the segment for sending, and no
-// more: it may still be lost on a device without a carrier. certain says that it
-// left as the connection's own segments do, as far as the routing table tells;
-// without it, silence says nothing. Nothing was sent where the error wraps
-// ErrUnprobeable, ErrNoRoute or ErrBlocked.
-func (p *Prober) Send(ns *netns.NS, s *conn.Snapshot) (certain bool, err error) {
-	err = p.on(ns, s, func(k *socket, s *conn.Snapshot) error {
-		certain = k.certain
+// more: it may still be lost on a device without a carrier. Nothing was sent where
+// the error wraps ErrUnprobeable, ErrNoRoute or ErrBlocked.
+func (p *Prober) Send(ns *netns.NS, s *conn.Snapshot) (Sent, error) {
+	var sent Sent
+	err := p.on(ns, s, func(k *socket, s *conn.Snapshot) error {
+		sent = k.sent
 		return k.send(s)
 	})
 	if err != nil {
-		return false, fmt.Errorf("send probe of %s: %w", s.ID, err)
+		return Sent{}, fmt.Errorf("send probe of %s: %w", s.ID, err)
 	}
-	return certain, nil
+	return sent, nil
 }
 
 // Route asks the kernel whether it has a route for the connection, with its
@@ -77,6 +76,8 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 			if err = w.through(s, dev, act); !errors.Is(err, ErrNoRoute) {
 				return err
 			}
+			// Or the table has no way by it but for the connection's own.
+			w.apart = w.apart || s.DstDevUp
 		}
 		return err
 	})
@@ -84,7 +85,7 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 
 // through runs act on a raw socket that is bound to dev, 0 for any.
 func (w *way) through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snapshot) error) error {
-	certain, err := certainWay(&w.to, dev)
+	hop, err := hopOf(&w.to, dev)
 	if err != nil && dev != 0 && s.Remote.Addr().Is4() {
 		return err
 	}
@@ -93,7 +94,10 @@ func (w *way) through(s *conn.Snapshot, dev uint32, act func(*socket, *conn.Snap
 		return err
 	}
 	defer k.close()
-	k.certain = certain && w.known
+	k.sent = Sent{
+		Certain:   hop == hopSame && !w.apart && w.err == nil,
+		Multipath: hop == hopSeveral, Err: w.err,
+	}
 	return act(k, s)
 }
 

@@ -13,10 +13,9 @@ import (
 // socket is a raw socket that takes whole IP packets, connected to the peer
 // over the connection's source, device and mark. It receives nothing.
 type socket struct {
-	fd  int
-	ip4 bool
-	// certain: what it sends takes the connection's next hop.
-	certain bool
+	fd   int
+	ip4  bool
+	sent Sent // what to say of what it sends
 }
 
 // option is one socket option with an integer value.

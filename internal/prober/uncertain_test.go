@@ -19,11 +19,11 @@ import (
 // sure probes and returns whether the way is certain.
 func sure(t *testing.T, p *pair, s *conn.Snapshot) bool {
 	t.Helper()
-	certain, err := New().Send(p.bed.Client, s)
-	if err != nil {
-		t.Fatal(err)
+	sent, err := New().Send(p.bed.Client, s)
+	if err != nil || sent.Err != nil {
+		t.Fatal(err, sent.Err)
 	}
-	return certain
+	return sent.Certain
 }
 
 // Two next hops through one device: the kernel chooses by the ports, and a probe

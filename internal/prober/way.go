@@ -13,20 +13,34 @@ import (
 // way is how the packets of a connection leave this host.
 type way struct {
 	to      conn.Snapshot // the connection, with the peer's address on the wire
-	known   bool          // that address is certain
+	err     error         // why that address is not certain
+	apart   bool          // segments of ours may be treated otherwise than the connection's
 	devices []uint32      // to try, best first; 0: whatever the routing table says
+}
+
+// Sent says what is known of the way that a segment of ours has taken. The zero
+// value knows nothing.
+type Sent struct {
+	// Certain: it left as the connection's own segments do, as far as the kernel
+	// tells. Without it, silence says nothing.
+	Certain bool
+	// Multipath: it is uncertain because the route has several next hops.
+	Multipath bool
+	// Err is what kept the kernel from telling.
+	Err error
 }
 
 // wayOf finds it. Where this host translates the peer's address the cached route is
 // not the one that packets take: each is routed anew once it is translated, through
 // no device but the one that its socket is bound to.
 func wayOf(ns *netns.NS, s *conn.Snapshot) way {
-	w := way{to: *s, known: true, devices: devices(s)}
+	// IPsec policies may select TCP, or its ports: a raw segment has neither.
+	w := way{to: *s, apart: s.IPsec, devices: devices(s)}
 	switch other, err := conntrack.Other(ns, s.Local, s.Remote); {
 	case err == nil && other != s.Remote:
 		w.to.Remote, w.devices = other, []uint32{s.Ifindex}
 	case err != nil && !errors.Is(err, conntrack.ErrNone):
-		w.known = false
+		w.err = err
 	}
 	return w
 }

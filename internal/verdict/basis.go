@@ -37,8 +37,9 @@ type Asked struct {
 	Wanted  int  `json:"wanted"`
 	Blocked bool `json:"blocked,omitempty"`
 	NoRoute bool `json:"no_route,omitempty"`
-	// Multipath and LocalLeg are as in Probe.
+	// Multipath, Apart and LocalLeg are as in Probe.
 	Multipath bool  `json:"multipath,omitempty"`
+	Apart     bool  `json:"apart,omitempty"`
 	LocalLeg  bool  `json:"local_leg,omitempty"`
 	WindowNS  int64 `json:"window_ns"`
 }
@@ -99,7 +100,7 @@ func (in Input) Basis(report time.Duration) *Basis {
 		after := sight(&in.After, base, report)
 		b.After = &after
 		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
-			Multipath: p.Multipath, LocalLeg: p.LocalLeg, WindowNS: int64(p.Window)}
+			Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, WindowNS: int64(p.Window)}
 	}
 	return b
 }
@@ -145,7 +146,7 @@ func (b *Basis) Input() (Input, error) {
 	p := b.Probe
 	in.Probe = Probe{
 		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
-		Multipath: p.Multipath, LocalLeg: p.LocalLeg, Window: time.Duration(p.WindowNS),
+		Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, Window: time.Duration(p.WindowNS),
 	}
 	if b.After == nil {
 		return Input{}, fmt.Errorf("read last look: it is missing beside the probe")

@@ -53,7 +53,7 @@ const (
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
 	ReasonLocalLeg     = "local_leg"     // unknown: a proxy on this host answers for the peer
 	ReasonMultipath    = "multipath"     // unknown: the route has several next hops, and ours may not be the connection's
-	ReasonUnconfirmed  = "unconfirmed"   // unknown: only segments of ours stayed unanswered, none of the connection's own
+	ReasonUnconfirmed  = "unconfirmed"   // unknown: segments of ours stayed unanswered, and none, or too few, of the connection's own
 	ReasonLocked       = "locked"        // unknown or alive_slow: its application holds the socket's lock
 	ReasonBusy         = "busy"          // unknown: too many judgements under way, or the agent is stopping
 	ReasonFailed       = "failed"        // unknown: the agent could not ask the kernel; its log says why
@@ -130,8 +130,9 @@ type Probe struct {
 	// Blocked, NoRoute: at least one attempt was refused so.
 	Blocked, NoRoute bool
 	// Multipath: segments of ours may have left by another next hop than the
-	// connection's. They are not among those that Sent counts.
-	Multipath bool
+	// connection's. Apart: they may for another reason have been treated otherwise
+	// than its own. They are not among those that Sent counts.
+	Multipath, Apart bool
 	// LocalLeg: what answered is a proxy on this host.
 	LocalLeg bool
 	// Window is the effective window.
@@ -250,6 +251,8 @@ func last(in Input) Verdict {
 	case in.Probe.Sent < in.Probe.Wanted && in.Probe.Multipath:
 		// What the kernel itself has sent took the right way, and is too little.
 		return Verdict{Word: Unknown, Reason: ReasonMultipath}
+	case in.Probe.Sent < in.Probe.Wanted && in.Probe.Apart:
+		return Verdict{Word: Unknown, Reason: ReasonUnconfirmed}
 	case in.Probe.Sent < in.Probe.Wanted:
 		return Verdict{Word: Unknown, Reason: ReasonProbeFailed}
 	}

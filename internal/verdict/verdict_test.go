@@ -106,6 +106,8 @@ func TestAfterProbe(t *testing.T) {
 		{"an attempt missing", silent, Probe{Done: true, Wanted: 5, Sent: 4}, Verdict{Word: Unknown, Reason: ReasonProbeFailed}},
 		{"ours may have gone astray", silent, Probe{Done: true, Wanted: 5, Sent: 4, Multipath: true}, Verdict{Word: Unknown, Reason: ReasonMultipath}},
 		{"ours may have gone astray, the kernel's own were lost as well", silent, Probe{Done: true, Wanted: 5, Sent: 5, Multipath: true}, Verdict{Word: DeadPath, Close: true}},
+		{"ours may have been treated otherwise", silent, Probe{Done: true, Wanted: 5, Sent: 4, Apart: true}, Verdict{Word: Unknown, Reason: ReasonUnconfirmed}},
+		{"ours may have been treated otherwise, the kernel's own were lost as well", silent, Probe{Done: true, Wanted: 5, Sent: 5, Apart: true}, Verdict{Word: DeadPath, Close: true}},
 		{"ours may have gone astray, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, Wanted: 5, Multipath: true}, Verdict{Word: AliveSlow}},
 		{"a proxy on this host answered", look(end, 90*time.Second, 104*time.Second), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
 		{"a proxy on this host took more of the upload", with(silent, func(s *conn.Snapshot) { s.BytesAcked++ }), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
