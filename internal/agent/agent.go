@@ -120,7 +120,8 @@ type Agent struct {
 	handles handles
 	queue   queue
 	outlook outlook
-	turns   chan struct{} // a place for each call into the kernel
+	turns   chan struct{} // a place for each look
+	tracks  chan struct{} // a place for each send and question that asks conntrack
 
 	// mu guards what is under way.
 	mu         sync.Mutex
@@ -159,6 +160,7 @@ func New(c Config) *Agent {
 		owners:     make(map[owner]int),
 		walks:      make(map[uint32]int),
 		turns:      make(chan struct{}, maxCalls),
+		tracks:     make(chan struct{}, maxTracks),
 	}
 	if a.Boot == nil {
 		a.Boot = a.Now

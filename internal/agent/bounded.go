@@ -13,9 +13,12 @@ import (
 const (
 	// maxWalks bounds the walks over one namespace at a time.
 	maxWalks = 8
-	// maxCalls bounds the calls into the kernel at one time, each of which
-	// needs descriptors and a thread for a moment.
+	// maxCalls bounds the looks at one time, each of which needs descriptors and
+	// a thread for a moment.
 	maxCalls = 64
+	// maxTracks bounds what asks conntrack, too, and waits there for as long as
+	// somebody else flushes it: no look waits for that.
+	maxTracks = 32
 )
 
 // bounded runs fn, which may be held up by a socket that an application keeps
@@ -114,8 +117,8 @@ func (a *Agent) lookOnce(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
 // localLeg reports whether a proxy on this host answers for the peer, as far as
 // that can be found out.
 func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
-	a.turns <- struct{}{}
-	defer func() { <-a.turns }()
+	a.tracks <- struct{}{}
+	defer func() { <-a.tracks }()
 	local, err := a.Sockets.LocalLeg(ns, s)
 	if err != nil {
 		a.Log.Warn("ask who answers for the peer", "socket", s.ID.String(), "err", err)
@@ -125,7 +128,7 @@ func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
 
 // send sends one segment, when it is its turn.
 func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
-	a.turns <- struct{}{}
-	defer func() { <-a.turns }()
+	a.tracks <- struct{}{}
+	defer func() { <-a.tracks }()
 	return a.Prober.Send(ns, s)
 }

@@ -38,6 +38,7 @@ type world struct {
 	// than the connection's; leg: a proxy on this host answers for the peer.
 	astray    *prober.Sent
 	leg       bool
+	held      chan struct{} // unless nil, what asks conntrack waits for it to close
 	legs      int           // times asked
 	backedOff bool          // no retransmission is due for long
 	slept     time.Duration // by the machine
@@ -203,10 +204,17 @@ func (w *world) Calm(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 }
 
 func (w *world) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) {
+	w.track()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.legs++
 	return w.leg, nil
+}
+
+func (w *world) track() {
+	if w.held != nil {
+		<-w.held
+	}
 }
 
 func (w *world) boot() time.Duration {
@@ -216,6 +224,7 @@ func (w *world) boot() time.Duration {
 }
 
 func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
+	w.track()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sendErr != nil {

@@ -73,7 +73,7 @@ func edge(err error) error {
 }
 
 // exchange sends one request and returns the answer, in the calling thread's
-// namespace. The kernel answers within the send, so that this never waits.
+// namespace. The kernel answers within the send, so that nothing is to be awaited.
 func exchange(question []byte) ([]byte, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {

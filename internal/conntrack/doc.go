@@ -16,5 +16,8 @@
 // CONFIG_NF_CT_NETLINK; a module that is not loaded is loaded by the kernel where
 // connection tracking itself is there.
 //
-// Goroutines: Other may be called from any number; it does not block on anything.
+// Goroutines: Other may be called from any number. The kernel answers under the mutex
+// of its conntrack subsystem, one at a time on the whole host: Other waits while somebody
+// else flushes or changes entries, seconds where there are a million. Whoever calls it
+// must hold nothing that others need.
 package conntrack

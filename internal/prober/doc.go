@@ -69,7 +69,8 @@
 // # Goroutines
 //
 // A Prober has no state and may be used by any number of goroutines. It starts
-// none, beyond what [netns.NS.Do] needs, and does not block on the network.
+// none, beyond what [netns.NS.Do] needs, and does not block on the network. It waits for
+// conntrack as package conntrack does.
 //
 // Apps may be used by any number of goroutines, too. It starts a few for each
 // question under way, 64 questions at the most, and one for each that waits for

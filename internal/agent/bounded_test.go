@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// TestTracksHeld: while somebody flushes conntrack whatever asks it waits, and no
+// look does.
+func TestTracksHeld(t *testing.T) {
+	bubble(t, "flushed", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 0, nil)
+		s := w.sockets[1].snap
+		w.held = make(chan struct{})
+		var all sync.WaitGroup
+		for range maxCalls + maxTracks {
+			all.Go(func() { a.send(w.ns, &s) })
+			all.Go(func() { a.localLeg(w.ns, &s) })
+		}
+		synctest.Wait()
+		looked := make(chan error, 1)
+		go func() {
+			_, err := a.lookOnce(w.ns, id)
+			looked <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-looked:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the look waits")
+		}
+		close(w.held)
+		all.Wait()
+		if w.sent != maxCalls+maxTracks || w.legs != maxCalls+maxTracks {
+			t.Errorf("%d segments, %d questions", w.sent, w.legs)
+		}
+	})
+}
