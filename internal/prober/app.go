@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
@@ -61,6 +62,7 @@ const (
 // shares the answers. Use [NewApps], and Close when done.
 type Apps struct {
 	inquire   inquirer
+	slept     func() time.Duration // how long the machine has slept since it came up
 	userAgent string
 	slots     chan struct{}
 	running   sync.WaitGroup
@@ -97,7 +99,7 @@ func NewApps(version string) *Apps {
 	if version != "" {
 		a.userAgent += "/" + version
 	}
-	a.inquire = a.place
+	a.inquire, a.slept = a.place, func() time.Duration { return conn.Boot() - conn.Now() }
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }

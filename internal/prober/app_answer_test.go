@@ -288,6 +288,33 @@ func TestCloseDuringQuestions(t *testing.T) {
 	}
 }
 
+// What this machine slept through is no silence of the application's, and an answer
+// is one all the same.
+func TestSleepIsNoSilence(t *testing.T) {
+	for _, tt := range []struct {
+		what   string
+		handle func(*net.TCPConn)
+		asleep time.Duration // at each look
+		want   AppOutcome
+	}{
+		{"awake", silent, 0, AppSilent},
+		{"a nap", silent, longSleep, AppSilent},
+		{"asleep", silent, longSleep + time.Millisecond, AppNoConnection},
+		{"asleep, and answered", reply("well"), time.Hour, AppAnswered},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, here(t), loopback4, tt.handle)
+			a := newApps(t)
+			slept := time.Minute
+			a.slept = func() time.Duration { defer func() { slept += tt.asleep }(); return slept }
+			if got := a.Ask(t.Context(), s.ns, s.addr, probeHTTP(500*time.Millisecond)); got != tt.want {
+				t.Errorf("outcome %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
 // An answer that this process was too busy to read is no silence. A FIN counts
 // as a byte received, though none came.
 func TestUnreadAnswerIsNoSilence(t *testing.T) {

@@ -27,10 +27,14 @@ const (
 	// connection, and between two looks at what became of them.
 	pulse     = time.Second
 	pulseLook = pulse / 4
+	// longSleep of this machine during a question takes away what its silence
+	// says: the peer may have answered, and given up, meanwhile.
+	longSleep = 10 * time.Second
 )
 
 // place asks one question on a connection of its own. It is an inquirer.
 func (a *Apps) place(ctx context.Context, ns *netns.NS, q question) (outcome AppOutcome, hangUp func()) {
+	before := a.slept()
 	tcp, err := dial(ctx, ns, q)
 	if err != nil {
 		return AppNoConnection, func() {}
@@ -42,6 +46,9 @@ func (a *Apps) place(ctx context.Context, ns *netns.NS, q question) (outcome App
 		_ = q.talk(a.userAgent)(c) // how it ended is of no consequence
 	}()
 	outcome = c.watch(ctx, q.timeout, over)
+	if outcome == AppSilent && a.slept()-before > longSleep {
+		outcome = AppNoConnection
+	}
 	return outcome, func() {
 		if outcome == AppAnswered {
 			wait(ctx, over, goodbye)

@@ -44,7 +44,8 @@
 // only outcome that could cost one is silence. So silence is claimed only where
 // this question's own connection proves it: opened, every byte of the question
 // acknowledged by the peer's host, that host within reach until the timeout by
-// its answers to the kernel's keepalives, and no end of the connection. A full
+// its answers to the kernel's keepalives, no end of the connection, and no long sleep of
+// this machine meanwhile. A full
 // accept queue, which takes a connection in the client's eyes alone, is no
 // silence, and neither is an answer that is lost on the way. Timeouts below two
 // seconds leave no time for keepalives: there a path that is lost after the
