@@ -32,22 +32,7 @@ func TestSegmentOnTheWireIsTheKernelsOwn(t *testing.T) {
 		k.setup = expedited
 		t.Run(k.name, func(t *testing.T) { compareWithKernel(t, connect(t, b, k)) })
 	}
-	t.Run("IPv6 with the peer's flow label", func(t *testing.T) {
-		sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "1")
-		p := &pair{bed: b}
-		p.server, p.client = labtest.PairTo(t, labtest.Dialer{NS: b.Server}, b.Client, netip.AddrPortFrom(b.ClientAddr6, 0))
-		p.local, p.remote = labtest.Addr(p.client.LocalAddr()), labtest.Addr(p.client.RemoteAddr())
-		if p.snapshot(t).FlowLabel == 0 {
-			t.Error("no label was set for the socket")
-		}
-		compareUnless(t, p, func(s *conn.Snapshot, kernels *sighting) {
-			running, name, err := kernel.Running()
-			if err == nil && !running.Before(kernel.Release{Major: 7}) && kernels.flowLabel != s.FlowLabel {
-				t.Skipf("%s sends with another label than it has set for the socket", name)
-			}
-		})
-		sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "0")
-	})
+	t.Run("IPv6 with the peer's flow label", func(t *testing.T) { compareReflected(t, b) })
 	sysctlIn(t, b.Client, "ipv6/auto_flowlabels", "0")
 	t.Run("IPv6 without flow labels", func(t *testing.T) { compareWithKernel(t, connect(t, b, kinds[1])) })
 	sysctlIn(t, b.Client, "ipv6/auto_flowlabels", "1")
@@ -59,26 +44,47 @@ func TestSegmentOnTheWireIsTheKernelsOwn(t *testing.T) {
 		}
 		compareWithKernel(t, p)
 	})
-	t.Run("timestamps in microseconds", func(t *testing.T) {
-		const usecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS
-		in(t, b.Client, func() error {
-			r := defaultRoute(false, 0, first)
-			r.Features = usecTS
-			return ignore(unix.EINVAL, nl.RouteReplace(r))
-		})
-		p := connect(t, b, kinds[0])
-		if !p.snapshot(t).TimestampUsec {
-			running, name, err := kernel.Running()
-			if err != nil || !running.Before(kernel.Release{Major: 6, Minor: 7}) {
-				t.Fatalf("%s gave milliseconds, %v", name, err)
-			}
-			t.Skipf("needs timestamps in microseconds, which %s has not", name)
-		}
-		compareWithKernel(t, p)
-		reroute(t, b, false, first)
-	})
+	t.Run("timestamps in microseconds", func(t *testing.T) { compareMicroseconds(t, b) })
 	sysctlIn(t, b.Client, "ipv4/tcp_timestamps", "0")
 	t.Run("without timestamps", func(t *testing.T) { compareWithKernel(t, connect(t, b, kinds[0])) })
+}
+
+// compareReflected does where the peer's flow label is taken over.
+func compareReflected(t *testing.T, b *bed) {
+	sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "1")
+	p := &pair{bed: b}
+	p.server, p.client = labtest.PairTo(t, labtest.Dialer{NS: b.Server}, b.Client, netip.AddrPortFrom(b.ClientAddr6, 0))
+	p.local, p.remote = labtest.Addr(p.client.LocalAddr()), labtest.Addr(p.client.RemoteAddr())
+	if p.snapshot(t).FlowLabel == 0 {
+		t.Error("no label was set for the socket")
+	}
+	compareUnless(t, p, func(s *conn.Snapshot, kernels *sighting) {
+		running, name, err := kernel.Running()
+		if err == nil && !running.Before(kernel.Release{Major: 7}) && kernels.flowLabel != s.FlowLabel {
+			t.Skipf("%s sends with another label than it has set for the socket", name)
+		}
+	})
+	sysctlIn(t, b.Client, "ipv6/flowlabel_reflect", "0")
+}
+
+// compareMicroseconds does where a route has the timestamps in microseconds.
+func compareMicroseconds(t *testing.T, b *bed) {
+	const usecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS
+	in(t, b.Client, func() error {
+		r := defaultRoute(false, 0, first)
+		r.Features = usecTS
+		return ignore(unix.EINVAL, nl.RouteReplace(r))
+	})
+	p := connect(t, b, kinds[0])
+	if !p.snapshot(t).TimestampUsec {
+		running, name, err := kernel.Running()
+		if err != nil || !running.Before(kernel.Release{Major: 6, Minor: 7}) {
+			t.Fatalf("%s gave milliseconds, %v", name, err)
+		}
+		t.Skipf("needs timestamps in microseconds, which %s has not", name)
+	}
+	compareWithKernel(t, p)
+	reroute(t, b, false, first)
 }
 
 func ignore(errno unix.Errno, err error) error {

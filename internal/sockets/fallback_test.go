@@ -187,56 +187,70 @@ func TestWithoutInetDiag(t *testing.T) {
 		for _, c := range []*net.TCPConn{server, sibling, siblingPeer} {
 			labtest.Cookie(t, c) // inet_diag gives one to whoever has none, a walk does not
 		}
-		for what, ask := range map[string]struct {
-			ns     *netns.NS
-			local  netip.AddrPort
-			cookie uint64
-			count  int
-		}{
-			"by cookie":              {l.Client, netip.AddrPort{}, id.Cookie, 1},
-			"by local address":       {l.Client, id.Local, 0, 1},
-			"by both":                {l.Client, id.Local, id.Cookie, 1},
-			"by another's cookie":    {l.Client, id.Local, labtest.Cookie(t, sibling), 0},
-			"by no cookie there is":  {l.Client, netip.AddrPort{}, id.Cookie + 1<<40, 0},
-			"in another namespace":   {l.Server, netip.AddrPort{}, id.Cookie, 0},
-			"all of a local address": {l.Server, labtest.Addr(server.LocalAddr()), 0, 2},
-			"all, and no listener":   {l.Server, netip.AddrPort{}, 0, -1},
-		} {
-			got, err := s.Find(ask.ns, ask.local, ask.cookie)
-			want, werr := whole.Find(ask.ns, ask.local, ask.cookie)
-			if err != nil || werr != nil || ask.count >= 0 && len(got) != ask.count {
-				t.Errorf("%s, %s: %d found, %v, %v; want %d", name, what, len(got), err, werr, ask.count)
-			}
-			if d := cmp.Diff(names(want), names(got), cmpopts.EquateComparable(conn.ID{})); d != "" {
-				t.Errorf("%s, %s (-inet_diag +walk):\n%s", name, what, d)
-			}
-			for i := range got {
-				if got[i].Locked {
-					t.Errorf("%s, %s: looks locked: by the walk itself", name, what)
-				}
-			}
-		}
+		t.Run(name, func(t *testing.T) {
+			findsAlike(t, l, s, whole, id, labtest.Addr(server.LocalAddr()), labtest.Cookie(t, sibling))
+			closesOne(t, l, s, id, client, sibling, siblingPeer)
+		})
+	}
+}
 
-		wrong := id
-		wrong.Cookie += 1 << 40
-		if err := s.Destroy(l.Client, wrong); !errors.Is(err, ErrGone) {
-			t.Errorf("%s: a wrong cookie: %v, want ErrGone", name, err)
+// findsAlike compares what is found without inet_diag and with it, of a connection
+// that has one sibling to its server.
+func findsAlike(t *testing.T, l *lab.Lab, s, whole *Sockets, id conn.ID, server netip.AddrPort, sibling uint64) {
+	t.Helper()
+	for what, ask := range map[string]struct {
+		ns     *netns.NS
+		local  netip.AddrPort
+		cookie uint64
+		count  int
+	}{
+		"by cookie":              {l.Client, netip.AddrPort{}, id.Cookie, 1},
+		"by local address":       {l.Client, id.Local, 0, 1},
+		"by both":                {l.Client, id.Local, id.Cookie, 1},
+		"by another's cookie":    {l.Client, id.Local, sibling, 0},
+		"by no cookie there is":  {l.Client, netip.AddrPort{}, id.Cookie + 1<<40, 0},
+		"in another namespace":   {l.Server, netip.AddrPort{}, id.Cookie, 0},
+		"all of a local address": {l.Server, server, 0, 2},
+		"all, and no listener":   {l.Server, netip.AddrPort{}, 0, -1},
+	} {
+		got, err := s.Find(ask.ns, ask.local, ask.cookie)
+		want, werr := whole.Find(ask.ns, ask.local, ask.cookie)
+		if err != nil || werr != nil || ask.count >= 0 && len(got) != ask.count {
+			t.Errorf("%s: %d found, %v, %v; want %d", what, len(got), err, werr, ask.count)
 		}
-		if err := s.Destroy(l.Client, id); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if d := cmp.Diff(names(want), names(got), cmpopts.EquateComparable(conn.ID{})); d != "" {
+			t.Errorf("%s (-inet_diag +walk):\n%s", what, d)
 		}
-		client.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-			t.Errorf("%s: read: %v, want ECONNABORTED", name, err)
+		for i := range got {
+			if got[i].Locked {
+				t.Errorf("%s: looks locked: by the walk itself", what)
+			}
 		}
-		if err := s.Destroy(l.Client, id); !errors.Is(err, ErrGone) {
-			t.Errorf("%s: closing twice: %v, want ErrGone", name, err)
-		}
-		sibling.Write([]byte("x"))
-		siblingPeer.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := io.ReadFull(siblingPeer, make([]byte, 1)); err != nil {
-			t.Errorf("%s: sibling: %v", name, err)
-		}
+	}
+}
+
+// closesOne closes one connection, once, and not its sibling.
+func closesOne(t *testing.T, l *lab.Lab, s *Sockets, id conn.ID, client, sibling, siblingPeer *net.TCPConn) {
+	t.Helper()
+	wrong := id
+	wrong.Cookie += 1 << 40
+	if err := s.Destroy(l.Client, wrong); !errors.Is(err, ErrGone) {
+		t.Errorf("a wrong cookie: %v, want ErrGone", err)
+	}
+	if err := s.Destroy(l.Client, id); err != nil {
+		t.Error(err)
+	}
+	client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+		t.Errorf("read: %v, want ECONNABORTED", err)
+	}
+	if err := s.Destroy(l.Client, id); !errors.Is(err, ErrGone) {
+		t.Errorf("closing twice: %v, want ErrGone", err)
+	}
+	sibling.Write([]byte("x"))
+	siblingPeer.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(siblingPeer, make([]byte, 1)); err != nil {
+		t.Errorf("sibling: %v", err)
 	}
 }
 

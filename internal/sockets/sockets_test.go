@@ -68,30 +68,7 @@ func TestGet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			info := labtest.TCPInfo(t, client)
-			want := map[string]any{
-				"cookie": labtest.Cookie(t, client), "netns": b.Client.Inode(), "family": test.family,
-				"received": info.Bytes_received, "acked": info.Bytes_acked, "unread": uint32(200),
-				"state": conn.Established, "uid": uint32(unix.Getuid()), "in flight": false,
-				"options": labtest.Options(t, client), "record": true, "direction": conn.Outbound,
-				"mapped": test.dialer.Mapped, "timestamps": true, "device up": true,
-			}
-			got := map[string]any{
-				"cookie": snap.Cookie, "netns": snap.Netns, "family": snap.Family,
-				"received": snap.BytesReceived, "acked": snap.BytesAcked, "unread": snap.Unread(),
-				"state": snap.State, "uid": snap.UID, "in flight": snap.InFlight(),
-				"options": snap.Options, "record": snap.HasRecord, "direction": snap.Record.Direction,
-				"mapped": snap.Mapped(), "timestamps": snap.Timestamps, "device up": snap.DstDevUp,
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("look (-want +got):\n%s", diff)
-			}
-			if snap.Record.Effective != snap.Options || snap.Record.Policed != snap.Options || snap.Record.App.UserTimeout != 0 {
-				t.Errorf("record %+v", snap.Record)
-			}
-			if off := conn.Now() - snap.Taken; off < 0 || off > late {
-				t.Errorf("taken %v ago", off)
-			}
+			wantLook(t, &snap, client, b.Client.Inode(), test.family, test.dialer.Mapped)
 			again, err := s.Again(b.Client, snap.ID)
 			if err != nil || again.Cookie != snap.Cookie {
 				t.Errorf("again: %v, %v", again.ID, err)
@@ -105,6 +82,36 @@ func TestGet(t *testing.T) {
 				t.Errorf("by local address: %v, %v", found, err)
 			}
 		})
+	}
+}
+
+// wantLook compares a look at a connection, after TestGet's exchange, with what the
+// socket says. in is the inode of its namespace.
+func wantLook(t *testing.T, snap *conn.Snapshot, client *net.TCPConn, in uint32, family uint8, mapped bool) {
+	t.Helper()
+	info := labtest.TCPInfo(t, client)
+	want := map[string]any{
+		"cookie": labtest.Cookie(t, client), "netns": in, "family": family,
+		"received": info.Bytes_received, "acked": info.Bytes_acked, "unread": uint32(200),
+		"state": conn.Established, "uid": uint32(unix.Getuid()), "in flight": false,
+		"options": labtest.Options(t, client), "record": true, "direction": conn.Outbound,
+		"mapped": mapped, "timestamps": true, "device up": true,
+	}
+	got := map[string]any{
+		"cookie": snap.Cookie, "netns": snap.Netns, "family": snap.Family,
+		"received": snap.BytesReceived, "acked": snap.BytesAcked, "unread": snap.Unread(),
+		"state": snap.State, "uid": snap.UID, "in flight": snap.InFlight(),
+		"options": snap.Options, "record": snap.HasRecord, "direction": snap.Record.Direction,
+		"mapped": snap.Mapped(), "timestamps": snap.Timestamps, "device up": snap.DstDevUp,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("look (-want +got):\n%s", diff)
+	}
+	if snap.Record.Effective != snap.Options || snap.Record.Policed != snap.Options || snap.Record.App.UserTimeout != 0 {
+		t.Errorf("record %+v", snap.Record)
+	}
+	if off := conn.Now() - snap.Taken; off < 0 || off > late {
+		t.Errorf("taken %v ago", off)
 	}
 }
 
