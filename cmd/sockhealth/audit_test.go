@@ -66,8 +66,10 @@ func (w *scripted) Scan(*netns.NS, func(conn.Snapshot) error) error             
 func (w *scripted) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error)         { return cookies, nil }
 func (w *scripted) Calm(_ *netns.NS, cookies []uint64) ([]uint64, error)            { return cookies, nil }
 func (w *scripted) Destroy(*netns.NS, conn.ID) error                                { return nil } // in vain
-func (w *scripted) Send(*netns.NS, *conn.Snapshot) (certain bool, err error)        { return true, nil }
-func (w *scripted) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error)                { return false, nil }
+func (w *scripted) Send(*netns.NS, *conn.Snapshot) (prober.Sent, error) {
+	return prober.Sent{Certain: true}, nil
+}
+func (w *scripted) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) { return false, nil }
 func (w *scripted) Ask(_ context.Context, _ *netns.NS, peer netip.AddrPort, _ *policy.AppProbe) prober.AppOutcome {
 	return map[bool]prober.AppOutcome{true: prober.AppSilent, false: prober.AppAnswered}[peer.Port() == 7666]
 }
