@@ -5,6 +5,7 @@ package prober
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"testing"
 
 	nl "github.com/vishvananda/netlink"
@@ -102,10 +103,14 @@ func TestIPsec(t *testing.T) {
 			t.Errorf("policy %t: seen %t, certain %t", with, s.IPsec, got)
 		}
 		in(t, b.Client, func() error {
-			if !with {
-				return nl.XfrmPolicyAdd(far)
+			if with {
+				return nl.XfrmPolicyDel(far)
 			}
-			return nl.XfrmPolicyDel(far)
+			err := nl.XfrmPolicyAdd(far)
+			if errors.Is(err, unix.EPROTONOSUPPORT) && os.Getenv("SOCKHEALTH_VM") == "" {
+				t.Skip("this kernel has no xfrm_user (make vm has one)")
+			}
+			return err
 		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 var modules = []string{
 	"tcp_diag", "udp_diag", "veth", "dummy", "ipvlan", "8021q", "bridge", "tun", "overlay", "sch_netem", "sch_tbf", "sch_fq",
 	"nf_tables", "nft_counter", "nft_reject_ipv4", "nft_reject_ipv6", "nft_reject_inet", "nft_ct", "nft_limit", "nft_numgen",
-	"nft_redir", "nft_nat", "nft_chain_nat", "nft_hash", "nft_meta", "nft_tproxy", "nf_conntrack_netlink", "macvlan",
+	"nft_redir", "nft_nat", "nft_chain_nat", "nft_hash", "nft_meta", "nft_tproxy", "nf_conntrack_netlink", "macvlan", "xfrm_user",
 	"cifs", "rds_tcp", // have connections of their own
 }
 
