@@ -261,7 +261,7 @@ func (a *Agent) question(one *voice) *judgement {
 	if unmanaged != "" {
 		return nil
 	}
-	j, err := a.join(one.ns, one.ask, peer, false)
+	j, err := a.join(one.ns, one.ask, peer, noReporter)
 	if err != nil {
 		return nil // too many are under way
 	}

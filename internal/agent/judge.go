@@ -28,6 +28,9 @@ const (
 	reporterAdmin   = "admin"   // an operator asks, and nothing is to be closed
 )
 
+// noReporter is a survey: it asks whether a peer is heard, and has no verdict.
+const noReporter = ""
+
 // Reporters lists them.
 func Reporters() []string {
 	return []string{reporterCall, reporterSilence, reporterSweep, reporterLimit, reporterAdmin}
@@ -187,7 +190,7 @@ func (a *Agent) judge(ctx context.Context, c *call, s conn.Snapshot) (Result, er
 	if v := verdict.Decide(w.in); v.Word != "" {
 		return a.conclude(w, v), nil
 	}
-	j, err := a.join(c.ns, s, w.peer, c.reporter == reporterCall || c.reporter == reporterSilence)
+	j, err := a.join(c.ns, s, w.peer, c.reporter)
 	if err != nil {
 		return Result{}, err
 	}

@@ -21,6 +21,7 @@ type judgement struct {
 	ns     *netns.NS
 	before conn.Snapshot
 	peer   *policy.Peer
+	acts   bool // whether somebody who acts on it has joined; held by Agent.mu
 	sweeps bool // whether silence spreads the question to the siblings; held by Agent.mu
 
 	done     chan struct{}
@@ -38,13 +39,15 @@ type judgement struct {
 
 // join returns the judgement under way about the socket, or starts one. The
 // caller leaves it when it has acted.
-func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bool) (*judgement, error) {
+func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, reporter string) (*judgement, error) {
 	k := key{s.Netns, s.Cookie}
+	acts := reporter != reporterAdmin && reporter != noReporter
+	sweeps := reporter == reporterCall || reporter == reporterSilence
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if j := a.judgements[k]; j != nil {
 		j.refs++
-		j.sweeps = j.sweeps || sweeps
+		j.acts, j.sweeps = j.acts || acts, j.sweeps || sweeps
 		return j, nil
 	}
 	if a.stopped {
@@ -58,7 +61,7 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, sweeps bo
 	if err != nil {
 		return nil, err
 	}
-	j := &judgement{refs: 2, ns: own, before: s, peer: peer, sweeps: sweeps, done: make(chan struct{})}
+	j := &judgement{refs: 2, ns: own, before: s, peer: peer, acts: acts, sweeps: sweeps, done: make(chan struct{})}
 	a.judgements[k], a.ends[k] = j, j
 	a.owners[who]++
 	a.work.Go(func() { a.gather(k, j) })
@@ -86,11 +89,13 @@ func (a *Agent) leave(j *judgement) {
 	}
 }
 
-// underWay reports whether the socket is being judged.
+// underWay reports whether the socket is being judged by somebody who acts on it:
+// what a survey or an operator asks is for others to join.
 func (a *Agent) underWay(s *conn.Snapshot) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.judgements[key{s.Netns, s.Cookie}] != nil
+	j := a.judgements[key{s.Netns, s.Cookie}]
+	return j != nil && j.acts
 }
 
 // gather probes until the socket shows life, is gone, or the window has passed.

@@ -13,8 +13,8 @@ import (
 
 // JudgeSilent judges a connection of ns that the silence watch suspects, as a
 // report of a timeout would, with the request as the call. It returns at once; the
-// caller keeps ns. What is being judged already, or was heard meanwhile, needs no
-// judgement; namespaces that the agent does not act in are left alone.
+// caller keeps ns. What somebody who acts judges already, or was heard meanwhile,
+// needs no judgement; namespaces that the agent does not act in are left alone.
 //
 // Nobody has given the call up: only a path that is dead costs the connection. The
 // application is not asked, and close_silent_after has no part in it.

@@ -58,7 +58,7 @@ func (a *Agent) sweep(j *judgement) bool {
 	return true
 }
 
-// siblings starts a judgement for each and waits until all have ended, so that
+// siblings starts or joins a judgement for each and waits until all have ended, so that
 // no second sweep of the same peer starts meanwhile.
 func (a *Agent) siblings(ns *netns.NS, k sweepKey, self uint64) error {
 	found, err := a.scan(ns, func(s *conn.Snapshot) bool {
