@@ -72,6 +72,8 @@ func (a *Agent) afford(w *weighing, s *conn.Snapshot) Action {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
+	case a.ctx.Err() != nil:
+		return ActionFailed // the agent is stopping, and whoever waited has been let go of
 	case q.in[k]:
 		return ActionDeferred
 	case len(q.lines[l]) == 0 && q.budget.take(a.Now(), l.peer, a.closeLimits()) == 0:

@@ -286,3 +286,20 @@ func TestDeferredFull(t *testing.T) {
 		}
 	})
 }
+
+// TestDeferredStops: who is condemned while the agent stops finds no queue any more, and
+// holds nothing.
+func TestDeferredStops(t *testing.T) {
+	bubble(t, "stops", func(t *testing.T, w *world, a *Agent) {
+		w.strike(t, a, 40)
+		a.Close()
+		w.mu.Lock()
+		w.add(1000, 10*time.Second, nil)
+		s := w.look(w.sockets[1000])
+		w.mu.Unlock()
+		j := &judgement{refs: 1, ns: w.ns, before: s}
+		if action := a.afford(&weighing{call: &call{}, j: j}, &s); action != ActionFailed || j.refs != 1 {
+			t.Errorf("%s, %d references", action, j.refs)
+		}
+	})
+}
