@@ -50,6 +50,9 @@ type world struct {
 	destroyErr error
 	deaf       bool
 	walkTime   time.Duration
+	scans      int
+	scanTime   time.Duration
+	scanErr    error
 	again      func(*fakeSocket) // before each look of Again
 	app        func() prober.AppOutcome
 	asked      int
@@ -160,7 +163,13 @@ func (w *world) Find(_ *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.S
 }
 
 func (w *world) Scan(_ *netns.NS, fn func(conn.Snapshot) error) error {
+	time.Sleep(w.scanTime) // of the fake clock
 	w.mu.Lock()
+	w.scans++
+	if w.scanErr != nil {
+		defer w.mu.Unlock()
+		return w.scanErr
+	}
 	var all []conn.Snapshot
 	for _, s := range w.sockets {
 		all = append(all, w.look(s))

@@ -3,12 +3,14 @@
 package agent
 
 import (
+	"errors"
 	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
@@ -18,8 +20,11 @@ const (
 	recently = time.Minute
 	// askLimit is how long answers are waited for; a window is shorter as a rule.
 	askLimit = 10 * time.Second
-	// thawPause is the time between two surveys while closing is frozen.
+	// thawPause is the time between two surveys while closing is frozen, at least.
 	thawPause = time.Second
+	// rest is how many times as long as its walks took no other survey walks, and
+	// frozenRest that while closing is frozen: then questions walk each time, too.
+	rest, frozenRest = 19, 99
 )
 
 // Namespaces are those that the agent covers; the caller closes the handles.
@@ -35,6 +40,7 @@ type outlook struct {
 	connected time.Duration // as of when the node is known to reach its peers
 	frozen    time.Time     // since when closing is, for people; zero: it is not
 	under     chan struct{} // closes when the survey under way ends; nil: none is
+	rested    time.Duration // when the next may walk
 }
 
 // state returns whether closing is frozen, and as of when the node is known to be
@@ -95,27 +101,35 @@ func (a *Agent) lookAround(near *netns.NS, since time.Duration) <-chan struct{} 
 // consider makes a survey, and freezes closing where it is this node that is silent.
 func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}) {
 	defer close(done)
-	found := a.survey(near, since, false)
 	o := &a.outlook
 	o.mu.Lock()
+	rested := o.rested
+	o.mu.Unlock()
+	a.pause(max(0, rested-a.Now()))
+	found := a.survey(near, since, false)
+	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.under = nil
+	o.under, o.rested = nil, a.Now()+rest*found.walked
 	o.connected = max(o.connected, found.connected)
 	if found.connected >= since || !a.start(func() { a.thaw(near) }) {
 		a.handles.drop(near)
 		return
 	}
 	o.frozen = time.Now()
-	a.Log.Error("closing is frozen: most peers fell silent at once, so it is this node; the kernel's bounds go on",
-		"peers", found.peers, "heard", found.heard)
+	why := "most peers fell silent at once, so it is this node"
+	if found.partial && found.peers < verdict.LeastPeers {
+		why = "not every connection could be looked at, and the others do not show that peers are heard"
+	}
+	a.Log.Error("closing is frozen: "+why+"; the kernel's bounds go on", "peers", found.peers, "heard", found.heard)
 }
 
 // thaw ends the freeze as soon as enough of the peers are heard again that there
 // are connections to, those that came meanwhile included.
 func (a *Agent) thaw(near *netns.NS) {
 	defer a.handles.drop(near)
+	pause := thawPause
 	for since := a.Now(); ; {
-		a.pause(thawPause)
+		a.pause(pause)
 		if a.ctx.Err() != nil {
 			return
 		}
@@ -130,7 +144,7 @@ func (a *Agent) thaw(near *netns.NS) {
 			o.frozen, o.connected = time.Time{}, found.connected
 			return
 		}
-		since = began
+		since, pause = began, max(thawPause, frozenRest*found.walked)
 	}
 }
 
@@ -139,13 +153,16 @@ func (a *Agent) thaw(near *netns.NS) {
 type surveyed struct {
 	connected    time.Duration
 	peers, heard int
+	partial      bool          // not all connections could be looked at
+	walked       time.Duration // how long that took
 }
 
 // survey finds out whether this node reaches its peers: it walks once over the
 // connections of all namespaces, and asks those peers of which the kernel has heard
 // nothing since that moment, until there are enough. Peers that were not heard for long
-// before it are left out, but not where closing is frozen. Where nothing can be found
-// out the node is well.
+// before it are left out, but not where closing is frozen. Where too few peers are there
+// to tell, or the kernel cannot walk, the node is well; but not where there may be more
+// than could be looked at.
 func (a *Agent) survey(near *netns.NS, since time.Duration, frozen bool) surveyed {
 	recent, least := since-recently, verdict.LeastPeers
 	if frozen {
@@ -162,20 +179,35 @@ func (a *Agent) survey(near *netns.NS, since time.Duration, frozen bool) surveye
 	}
 	began := a.Now()
 	v := newVoices(maphash.MakeSeed(), a.Kernel.InForce(), recent)
+	var found surveyed
 	for _, ns := range spaces {
-		if !a.covers(ns) || a.Now()-began > walkLimit {
+		if !a.covers(ns) {
 			continue
 		}
-		if err := a.hear(ns, v); err != nil {
+		err := errHeldUp
+		if a.Now()-began <= walkLimit {
+			err = a.hear(ns, v, &found)
+		}
+		if err != nil && !errors.Is(err, loader.ErrUnsupported) {
+			found.partial, least = true, 1
+		}
+		if err != nil {
 			a.Log.Warn("look whether other peers are heard", "netns", ns.Inode(), "err", err)
 		}
 	}
 	list := v.others()
-	enough := func(list []*voice) bool { return verdict.Connected(moments(list), least, began) >= since }
+	connected := func(list []*voice) time.Duration {
+		if found.partial && len(list) == 0 {
+			return 0
+		}
+		return verdict.Connected(moments(list), least, began)
+	}
+	enough := func(list []*voice) bool { return connected(list) >= since }
 	if !enough(list) {
 		list = a.ask(list, since, frozen, enough)
 	}
-	return surveyed{verdict.Connected(moments(list), least, began), len(list), heardSince(list, since)}
+	found.connected, found.peers, found.heard = connected(list), len(list), heardSince(list, since)
+	return found
 }
 
 // heardSince counts those that were heard.
@@ -188,12 +220,14 @@ func heardSince(list []*voice, since time.Duration) (n int) {
 	return n
 }
 
-// hear walks over the connections of one namespace.
-func (a *Agent) hear(ns *netns.NS, all *voices) error {
+// hear walks over the connections of one namespace. A walk that is held up takes no
+// CPU, and does not count as time.
+func (a *Agent) hear(ns *netns.NS, all *voices, found *surveyed) error {
 	free, ok := a.place(ns.Inode())
 	if !ok {
 		return errHeldUp
 	}
+	began := a.Now()
 	part := newVoices(all.seed, all.force, all.since) // nobody else's until the walk has ended
 	err := a.bounded(ns, func(own *netns.NS) error {
 		defer free()
@@ -203,6 +237,7 @@ func (a *Agent) hear(ns *netns.NS, all *voices) error {
 		})
 	})
 	if err == nil {
+		found.walked += a.Now() - began
 		all.merge(part)
 	}
 	return err
@@ -263,7 +298,7 @@ func (a *Agent) question(one *voice) *judgement {
 	}
 	j, err := a.join(one.ns, one.ask, peer, noReporter)
 	if err != nil {
-		return nil // too many are under way
+		return nil // no descriptor is left, or the agent stops
 	}
 	return j
 }
@@ -276,9 +311,9 @@ func (a *Agent) answer(one *voice, j *judgement) answer {
 		Sent: j.before.Taken, Before: verdict.Look{Found: true, Snapshot: j.before}, After: j.after, Probe: j.probe,
 	})
 	switch {
-	case v.Word == verdict.DeadPath, v.Reason == verdict.ReasonBound:
+	case v.Word == verdict.DeadPath, v.Word == verdict.LocalFault, v.Reason == verdict.ReasonBound:
 		return answer{of: one, known: true}
-	case v.Word == verdict.Unknown, v.Word == verdict.LocalFault, v.Word == verdict.Gone:
+	case v.Word == verdict.Unknown, v.Word == verdict.Gone:
 		return answer{of: one}
 	case j.after.Found:
 		s := &j.after.Snapshot

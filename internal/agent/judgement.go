@@ -54,7 +54,8 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, reporter 
 		return nil, ErrStopped
 	}
 	who := owner{s.Netns, s.UID}
-	if len(a.judgements) >= MaxJudgements || a.owners[who] >= MaxOwned {
+	// A survey asks maxVoices at most, and must be able to when all are taken: then most.
+	if reporter != noReporter && (len(a.judgements) >= MaxJudgements || a.owners[who] >= MaxOwned) {
 		return nil, ErrBusy
 	}
 	own, err := a.handles.hold(ns) // the judgement may outlive whoever asked

@@ -26,6 +26,7 @@ type probing struct {
 	kinds    []AttemptKind // of the attempts made
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
+	looked   bool          // it is being found out whether other peers are heard
 	probe    verdict.Probe
 	absence  absence
 }
@@ -67,12 +68,20 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 		if found, settled := p.wait(ctx, due); settled || p.absence.found {
 			return found, settled
 		}
-		if n >= min(1, want.Attempts-1) && !p.swept && p.agent.sweep(p.j) {
-			p.swept = true
-			p.agent.lookAround(p.j.ns, p.j.before.Taken) // so that a close need not wait
+		if n >= min(1, want.Attempts-1) {
+			p.spread()
 		}
 	}
 	return p.confirm(ctx, answer)
+}
+
+// spread does once what silence calls for beyond the socket itself.
+func (p *probing) spread() {
+	p.swept = p.swept || p.agent.sweep(p.j)
+	if !p.looked && p.agent.underWay(&p.j.before) {
+		p.looked = true
+		p.agent.lookAround(p.j.ns, p.j.before.Taken) // so that a close need not wait
+	}
 }
 
 // confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
