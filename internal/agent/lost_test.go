@@ -146,6 +146,24 @@ func TestSleep(t *testing.T) {
 	})
 }
 
+// TestSleepsOn: where the agent stands still again and again a judgement ends, and
+// condemns nothing.
+func TestSleepsOn(t *testing.T) {
+	bubble(t, "again and again", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		looks := 0
+		w.again = func(*fakeSocket) {
+			if looks++; looks%10 == 0 {
+				w.slept += time.Minute
+			}
+		}
+		r := judgeOne(t, a, w.report(id, 2*time.Second))
+		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonProbeFailed || w.destroyed() != 0 || r.Duration > 10*time.Second {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
+		}
+	})
+}
+
 // TestLocalProxy: the answer of a proxy on this host is no sign of life, and
 // nothing is closed for it; its silence is the connection's, and payload that it
 // passes on is an answer. It is asked about only where something was answered.

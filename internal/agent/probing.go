@@ -33,16 +33,25 @@ type probing struct {
 
 // run probes for one window, and for another where the agent, or the machine, was
 // stopped meanwhile: what was lost before says little about the path now, and
-// there may be none yet for a moment after the machine has slept.
+// there may be none yet for a moment after the machine has slept. Where that happens
+// again and again the question stays open: what the policy demands was not asked.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
-	for {
+	for begun := 1; ; begun++ {
 		p.first, p.sent, p.absence = p.last, 0, absence{last: p.agent.Boot()}
 		found, settled := p.window(ctx)
-		if settled || !p.absence.found {
+		switch {
+		case settled || !p.absence.found:
 			return p.result(found)
+		case begun == maxWindows:
+			look, probe := p.result(found)
+			probe.Sent = min(probe.Sent, probe.Wanted-1)
+			return look, probe
 		}
 	}
 }
+
+// maxWindows is how many windows a judgement begins.
+const maxWindows = 3
 
 // window makes the attempts, each with its own full time to be answered: it is only
 // over when its time has passed after it was made. What makes one late, a timer or a
