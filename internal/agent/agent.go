@@ -123,7 +123,9 @@ type Agent struct {
 	turns   chan struct{} // a place for each look
 	tracks  chan struct{} // a place for each send and question that asks conntrack
 
-	// mu guards what is under way.
+	// mu guards what is under way. It is taken last: whoever holds queue.mu or
+	// outlook.mu may take it (to start, stay or leave), and who holds it takes none of
+	// them, but handles.mu and endMu of a judgement, whose closing comes before all.
 	mu         sync.Mutex
 	stopped    bool
 	judgements map[key]*judgement
@@ -131,7 +133,7 @@ type Agent struct {
 	limits     map[key]time.Duration // the newest call that waits for its silent limit
 	limited    map[owner]int         // those, by whose sockets they are
 	watched    map[key]bool          // observed instead of closed
-	ends       map[key]*judgement    // who wants to know how a socket ends
+	ends       map[key][]*judgement  // who wants to know how a socket ends
 	owners     map[owner]int         // judgements by whose sockets they are about
 	walks      map[uint32]int        // that look for sockets, by namespace
 }
@@ -156,7 +158,7 @@ func New(c Config) *Agent {
 		limits:     make(map[key]time.Duration),
 		limited:    make(map[owner]int),
 		watched:    make(map[key]bool),
-		ends:       make(map[key]*judgement),
+		ends:       make(map[key][]*judgement),
 		owners:     make(map[owner]int),
 		walks:      make(map[uint32]int),
 		turns:      make(chan struct{}, maxCalls),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
@@ -161,6 +162,46 @@ func TestDeferredEvidence(t *testing.T) {
 		w.settled(t, a, 4*time.Second)
 		if w.destroyed() != pool {
 			t.Errorf("%d closed", w.destroyed())
+		}
+	})
+}
+
+// TestDeferredEnd: how a socket ends that waits is told, although others ask about it
+// meanwhile, and so is the rest of its record.
+func TestDeferredEnd(t *testing.T) {
+	bubble(t, "bound", func(t *testing.T, w *world, a *Agent) {
+		w.strike(t, a, 30)
+		w.mu.Lock()
+		var left []conn.ID
+		for _, s := range w.sockets {
+			s.attempt = answers
+			left = append(left, s.snap.ID)
+		}
+		w.mu.Unlock()
+		for _, id := range left { // comes, and goes
+			go a.Judge(context.Background(), w.report(id, 0))
+		}
+		time.Sleep(100 * time.Millisecond)
+		_, told, _ := a.After(0)
+		w.mu.Lock()
+		clear(w.sockets)
+		w.mu.Unlock()
+		for _, id := range left {
+			a.ended(&loader.Event{ID: id, Cause: loader.CauseIdle})
+		}
+		w.settled(t, a, 12500*time.Millisecond)
+		n := 0
+		for _, e := range Entries(a, told) {
+			if e.Result.Verdict != verdict.Gone {
+				continue
+			}
+			n++
+			if e.Result.Reason != verdict.ReasonBound || e.Result.Revision != w.pol.Revision || e.Reporter == reporterCall && e.Result.Delivery == "" {
+				t.Errorf("by %s: %+v", e.Reporter, e.Result)
+			}
+		}
+		if n < 10 || len(a.ends) != 0 {
+			t.Errorf("%d ended of %d, %d wait for an end", n, len(left), len(a.ends))
 		}
 	})
 }

@@ -41,14 +41,9 @@ func (a *Agent) Follow(events Events) error {
 	}
 }
 
-// ended passes on how a socket under judgement ended.
+// ended passes on how a socket ended, to the judgement under way about it and to
+// earlier ones that still need to know.
 func (a *Agent) ended(e *loader.Event) {
-	a.mu.Lock()
-	j := a.ends[key{e.Netns, e.Cookie}]
-	a.mu.Unlock()
-	if j == nil {
-		return
-	}
 	end := verdict.EndClosed
 	switch e.Cause {
 	case loader.CauseReset:
@@ -58,7 +53,11 @@ func (a *Agent) ended(e *loader.Event) {
 	case loader.CauseDestroyed:
 		end = verdict.EndDestroyed
 	}
-	j.endMu.Lock()
-	j.end = end
-	j.endMu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, j := range a.ends[key{e.Netns, e.Cookie}] {
+		j.endMu.Lock()
+		j.end = end
+		j.endMu.Unlock()
+	}
 }

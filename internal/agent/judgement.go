@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (a *Agent) join(ns *netns.NS, s conn.Snapshot, peer *policy.Peer, reporter 
 		return nil, err
 	}
 	j := &judgement{refs: 2, ns: own, before: s, peer: peer, acts: acts, sweeps: sweeps, done: make(chan struct{})}
-	a.judgements[k], a.ends[k] = j, j
+	a.judgements[k], a.ends[k] = j, append(a.ends[k], j)
 	a.owners[who]++
 	a.work.Go(func() { a.gather(k, j) })
 	return j, nil
@@ -85,7 +86,9 @@ func (a *Agent) leave(j *judgement) {
 		return
 	}
 	a.handles.drop(j.ns)
-	if k := (key{j.before.Netns, j.before.Cookie}); a.ends[k] == j {
+	k := key{j.before.Netns, j.before.Cookie}
+	rest := slices.DeleteFunc(a.ends[k], func(other *judgement) bool { return other == j })
+	if a.ends[k] = rest; len(rest) == 0 {
 		delete(a.ends, k)
 	}
 }
