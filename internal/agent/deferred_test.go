@@ -170,7 +170,13 @@ func TestDeferredEvidence(t *testing.T) {
 // meanwhile, and so is the rest of its record.
 func TestDeferredEnd(t *testing.T) {
 	bubble(t, "bound", func(t *testing.T, w *world, a *Agent) {
-		w.strike(t, a, 30)
+		w.strike(t, a, 60)
+		w.mu.Lock()
+		called := w.add(1000, 10*time.Second, nil)
+		w.mu.Unlock()
+		if r := judgeOne(t, a, w.report(called, 0)); r.Action != ActionDeferred {
+			t.Fatalf("result %+v", r)
+		}
 		w.mu.Lock()
 		var left []conn.ID
 		for _, s := range w.sockets {
@@ -189,18 +195,21 @@ func TestDeferredEnd(t *testing.T) {
 		for _, id := range left {
 			a.ended(&loader.Event{ID: id, Cause: loader.CauseIdle})
 		}
-		w.settled(t, a, 12500*time.Millisecond)
-		n := 0
+		w.settled(t, a, 15*time.Second)
+		n, calls := 0, 0
 		for _, e := range Entries(a, told) {
 			if e.Result.Verdict != verdict.Gone {
 				continue
 			}
 			n++
+			if e.Reporter == reporterCall && e.ID == called {
+				calls++
+			}
 			if e.Result.Reason != verdict.ReasonBound || e.Result.Revision != w.pol.Revision || e.Reporter == reporterCall && e.Result.Delivery == "" {
 				t.Errorf("by %s: %+v", e.Reporter, e.Result)
 			}
 		}
-		if n < 10 || len(a.ends) != 0 {
+		if n < 10 || calls != 1 || len(a.ends) != 0 {
 			t.Errorf("%d ended of %d, %d wait for an end", n, len(left), len(a.ends))
 		}
 	})

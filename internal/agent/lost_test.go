@@ -151,14 +151,15 @@ func TestSleep(t *testing.T) {
 func TestSleepsOn(t *testing.T) {
 	bubble(t, "again and again", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 10*time.Second, nil)
-		looks := 0
-		w.again = func(*fakeSocket) {
-			if looks++; looks%10 == 0 {
+		slept := 0
+		w.again = func(s *fakeSocket) {
+			if s.attempts%6 == 0 && s.attempts > slept { // after the last attempt of each window
+				slept = s.attempts
 				w.slept += time.Minute
 			}
 		}
 		r := judgeOne(t, a, w.report(id, 2*time.Second))
-		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonProbeFailed || w.destroyed() != 0 || r.Duration > 10*time.Second {
+		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonProbeFailed || w.destroyed() != 0 || r.Duration > 10*time.Second || w.provoked != 15 {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
