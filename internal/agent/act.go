@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -21,40 +22,51 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 	if j.closed {
 		return v, ActionClosed // by another call's verdict on the same evidence
 	}
-	frozen := a.frozen(w, v) // before the last look, since that may take its time
-	s, err := a.again(j.ns, j.before.ID)
-	switch {
-	case errors.Is(err, sockets.ErrGone):
-		return a.gone(w), ActionNone
-	case err != nil:
-		a.Log.Error("look once more before a close", "socket", j.before.ID.String(), "err", err)
-		return v, a.closes(w, v, ActionFailed)
+	for {
+		observed := w.peer.Observe
+		frozen := a.frozen(w, v) // before the last look, since that may take its time
+		s, err := a.again(j.ns, j.before.ID)
+		switch {
+		case errors.Is(err, sockets.ErrGone):
+			return a.gone(w), ActionNone
+		case err != nil:
+			w.failed = fmt.Errorf("look once more before a close: %w", err)
+			return v, a.closes(w, v, ActionFailed)
+		}
+		w.in.After = verdict.Look{Found: true, Snapshot: s}
+		// The policy may have changed since the report.
+		w.under(a, &s)
+		if v = verdict.Decide(w.in); !v.Close {
+			return v, ActionNone
+		}
+		if w.peer.Observe {
+			a.watch(j.ns, &s, w.peer.Name)
+			return v, a.closes(w, v, ActionObserved)
+		}
+		if frozen {
+			return v, a.closes(w, v, ActionFrozen)
+		}
+		if !observed { // otherwise nobody has found out yet whether it is this node
+			return a.end(w, v, &s)
+		}
 	}
-	w.in.After = verdict.Look{Found: true, Snapshot: s}
-	// The policy may have changed since the report.
-	w.under(a, &s)
-	if v = verdict.Decide(w.in); !v.Close {
-		return v, ActionNone
-	}
-	if w.peer.Observe {
-		a.watch(j.ns, &s, w.peer.Name)
-		return v, a.closes(w, v, ActionObserved)
-	}
-	if frozen {
-		return v, a.closes(w, v, ActionFrozen)
-	}
-	if action := a.afford(w, &s); action != ActionNone {
+}
+
+// end closes a condemned socket as the budget allows.
+func (a *Agent) end(w *weighing, v verdict.Verdict, s *conn.Snapshot) (verdict.Verdict, Action) {
+	if action := a.afford(w, s); action != ActionNone {
 		return v, a.closes(w, v, action)
 	}
-	err = a.destroy(j, s.ID)
+	err := a.destroy(w.j, s.ID)
 	switch {
 	case errors.Is(err, sockets.ErrGone):
+		a.unspent(w, s)
 		return a.gone(w), ActionNone
 	case err != nil:
-		a.Log.Error("close a condemned connection", "socket", s.ID.String(), "err", err)
+		w.failed = fmt.Errorf("close a condemned connection: %w", err)
 		return v, a.closes(w, v, ActionFailed)
 	}
-	j.closed = true
+	w.j.closed = true
 	return v, a.closes(w, v, ActionClosed)
 }
 

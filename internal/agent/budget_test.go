@@ -78,12 +78,39 @@ func TestBudgetBack(t *testing.T) {
 	l := policy.Limits{PerPeer: 5, PerNode: 8}
 	for b.take(time.Hour, addrOf(1), l) == 0 {
 	}
-	b.back(addrOf(1), l)
+	b.back(time.Hour, time.Hour, addrOf(1), l)
 	if b.take(time.Hour, addrOf(1), l) != 0 || b.take(time.Hour, addrOf(1), l) == 0 {
 		t.Error("what was put back is not there once")
 	}
-	if b.back(addrOf(2), l); b.take(time.Hour, addrOf(2), l) != 0 {
+	if b.back(time.Hour, time.Hour, addrOf(2), l); b.take(time.Hour, addrOf(2), l) != 0 {
 		t.Error("a peer without a share has none")
+	}
+}
+
+// What was made up for by waiting is not put back once more.
+func TestBudgetBackLate(t *testing.T) {
+	var b budget
+	l := policy.Limits{PerPeer: 50, PerNode: 50}
+	all := func(now time.Duration) (n int) {
+		for b.take(now, addrOf(1), l) == 0 {
+			n++
+		}
+		return n
+	}
+	taken, late := time.Hour, time.Hour+3*time.Second
+	all(taken)
+	got := all(late)
+	for range 50 {
+		b.back(taken, late, addrOf(1), l)
+	}
+	if got += all(late); got != 50 {
+		t.Errorf("%d closes at once, want 50", got)
+	}
+	soon := late + 500*time.Millisecond
+	all(soon)
+	b.back(late, soon, addrOf(1), l)
+	if n := all(soon); n != 1 {
+		t.Errorf("%d of what was put back in time, want 1", n)
 	}
 }
 

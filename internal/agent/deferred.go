@@ -30,6 +30,8 @@ type deferral struct {
 	j    *judgement // that condemned it; it has the namespace, and hears how the socket ends
 	call call
 	line line
+	// taken is when a close was taken out of the budget for its turn.
+	taken time.Duration
 }
 
 // line is who waits behind one another: sockets of one owner to one peer. The lines
@@ -68,7 +70,7 @@ func (a *Agent) afford(w *weighing, s *conn.Snapshot) Action {
 		return ActionNone
 	}
 	k, l := key{s.Netns, s.Cookie}, line{owner{s.Netns, s.UID}, s.Remote.Addr()}
-	q := &a.queue
+	q, now := &a.queue, a.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -76,7 +78,8 @@ func (a *Agent) afford(w *weighing, s *conn.Snapshot) Action {
 		return ActionFailed // the agent is stopping, and whoever waited has been let go of
 	case q.in[k]:
 		return ActionDeferred
-	case len(q.lines[l]) == 0 && q.budget.take(a.Now(), l.peer, a.closeLimits()) == 0:
+	case len(q.lines[l]) == 0 && q.budget.take(now, l.peer, a.closeLimits()) == 0:
+		w.taken = now
 		return ActionNone
 	case len(q.in) >= maxDeferred || q.owners[l.owner] >= maxDeferred/4:
 		if q.refused++; !q.full {
@@ -131,6 +134,7 @@ func (q *queue) next(now time.Duration, l policy.Limits) (d *deferral, wait time
 		}
 		waiting := q.lines[one]
 		d, waiting = waiting[0], waiting[1:]
+		d.taken = now
 		q.order = append(q.order[:i:i], q.order[i+1:]...)
 		if len(waiting) > 0 {
 			q.lines[one] = waiting
@@ -148,7 +152,7 @@ func (q *queue) next(now time.Duration, l policy.Limits) (d *deferral, wait time
 
 // leave forgets a deferral that was dealt with. A close that was not made goes back
 // into the budget.
-func (q *queue) leave(d *deferral, spent bool, l policy.Limits) {
+func (q *queue) leave(d *deferral, spent bool, now time.Duration, l policy.Limits) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.in, key{d.j.before.Netns, d.j.before.Cookie})
@@ -156,8 +160,19 @@ func (q *queue) leave(d *deferral, spent bool, l policy.Limits) {
 		delete(q.owners, d.line.owner)
 	}
 	if !spent {
-		q.budget.back(d.line.peer, l)
+		q.budget.back(d.taken, now, d.line.peer, l)
 	}
+}
+
+// unspent puts back what afford has taken, since there is nothing to close any more.
+// What was taken for a turn, leave puts back.
+func (a *Agent) unspent(w *weighing, s *conn.Snapshot) {
+	if w.call.turn {
+		return
+	}
+	a.queue.mu.Lock()
+	defer a.queue.mu.Unlock()
+	a.queue.budget.back(w.taken, a.Now(), s.Remote.Addr(), a.closeLimits())
 }
 
 // dispatch gives turns as the budget has closes, until nobody waits.
@@ -197,7 +212,7 @@ func (a *Agent) abandon() {
 func (a *Agent) turn(d *deferral) {
 	defer a.leave(d.j)
 	action := a.anew(d)
-	a.queue.leave(d, action == ActionClosed || action == ActionFailed, a.closeLimits())
+	a.queue.leave(d, action == ActionClosed || action == ActionFailed, a.Now(), a.closeLimits())
 }
 
 // anew is the second judgement of a deferred socket. Its record is like any other's.

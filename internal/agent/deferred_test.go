@@ -11,6 +11,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockets"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
@@ -350,6 +351,22 @@ func TestDeferredStops(t *testing.T) {
 		j := &judgement{refs: 1, ns: w.ns, before: s}
 		if action := a.afford(&weighing{call: &call{}, j: j}, &s); action != ActionFailed || j.refs != 1 {
 			t.Errorf("%s, %d references", action, j.refs)
+		}
+	})
+}
+
+// TestUnspent: a close that finds nothing to close leaves its share to others.
+func TestUnspent(t *testing.T) {
+	bubble(t, "gone", func(t *testing.T, w *world, a *Agent) {
+		w.destroyErr = sockets.ErrGone
+		w.pol.Limits = policy.Limits{PerPeer: 1, PerNode: 1}
+		if r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 0)); r.Verdict != verdict.Gone {
+			t.Fatalf("result %+v", r)
+		}
+		a.queue.mu.Lock()
+		defer a.queue.mu.Unlock()
+		if b := &a.queue.budget; b.node.whole > w.now() {
+			t.Errorf("%+v", b)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
@@ -192,6 +193,27 @@ func TestFreezeMeanwhile(t *testing.T) {
 		w.settled(t, a, 20*time.Second)
 		if w.destroyed() != closed || a.Stats().Closes[CloseKey{"server", CauseDeadPath, ActionFrozen}] < 20 {
 			t.Errorf("%d closed before, %d after; %+v", closed, w.destroyed(), a.Stats())
+		}
+	})
+}
+
+// TestFreezeAfterObserve: where the policy only observed when the survey was due, it is
+// made when a reload has changed that.
+func TestFreezeAfterObserve(t *testing.T) {
+	bubble(t, "reload", func(t *testing.T, w *world, a *Agent) {
+		w.peers(6, 6)
+		w.pol.Peers[0].Observe = true
+		next := *w.pol
+		next.Peers = []policy.Peer{w.pol.Peers[0]}
+		next.Peers[0].Observe = false
+		w.again = func(s *fakeSocket) {
+			if s.snap.Cookie == 1 && w.now()-time.Hour >= 3*time.Second { // the last look
+				w.pol = &next
+			}
+		}
+		wantAll(t, a.judgeAll(t.Context(), &call{ns: w.ns, sent: w.now(), reporter: reporterSweep}, []conn.Snapshot{w.look(w.sockets[1])}), ActionFrozen)
+		if w.destroyed() != 0 {
+			t.Errorf("%d destroyed", w.destroyed())
 		}
 	})
 }

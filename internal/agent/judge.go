@@ -222,8 +222,10 @@ type weighing struct {
 	peer     *policy.Peer // nil: none
 	revision string       // of the policy that peer is of
 	in       verdict.Input
-	report   verdict.Look // at the report; in.Before may be an earlier one's
-	j        *judgement   // nil: the first look sufficed
+	report   verdict.Look  // at the report; in.Before may be an earlier one's
+	j        *judgement    // nil: the first look sufficed
+	taken    time.Duration // when a close was taken out of the budget, for no turn
+	failed   error         // why the close was not made, where that is for the log
 	// undecided: the verdict is not Decide's.
 	undecided bool
 }
@@ -275,7 +277,7 @@ func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 	if w.in.Before.Found { // by another call's look, perhaps, which came before this one
 		r.Evidence.CallAge = max(0, w.began-w.call.sent)
 	}
-	a.record(w.call, &r)
+	a.record(w, &r)
 	if !v.Close {
 		a.later(w)
 	}

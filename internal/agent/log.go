@@ -12,7 +12,8 @@ import (
 )
 
 // record counts a verdict, enters it into the journal and writes its line.
-func (a *Agent) record(c *call, r *Result) {
+func (a *Agent) record(w *weighing, r *Result) {
+	c := w.call
 	a.stats.judged(r)
 	level := slog.LevelInfo
 	switch {
@@ -30,11 +31,16 @@ func (a *Agent) record(c *call, r *Result) {
 	if !a.Log.Enabled(a.ctx, level) {
 		return
 	}
+	failure := ""
+	if w.failed != nil {
+		failure = w.failed.Error()
+	}
 	attrs := []slog.Attr{
 		slog.Uint64("seq", seq),
 		slog.String("verdict", string(r.Verdict)),
 		slog.String("reason", r.Reason),
 		slog.String("action", string(r.Action)),
+		slog.String("err", failure),
 		slog.String("policy", r.Policy),
 		slog.String("revision", r.Revision),
 		slog.String("local", r.ID.Local.String()),
