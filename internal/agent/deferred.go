@@ -84,7 +84,7 @@ func (a *Agent) afford(w *weighing, s *conn.Snapshot) Action {
 	case len(q.in) >= maxDeferred || q.owners[l.owner] >= maxDeferred/4:
 		if q.refused++; !q.full {
 			q.full = true
-			a.Log.Error("too many closes wait for the budget, more are not made: the kernel's bound ends these connections", "waiting", len(q.in))
+			a.Log.Error("too many closes wait for the budget, more are not made: dead paths are left to the kernel's bound, other connections asked about again", "waiting", len(q.in))
 		}
 		return ActionFailed
 	}

@@ -278,8 +278,11 @@ func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 		r.Evidence.CallAge = max(0, w.began-w.call.sent)
 	}
 	a.record(w, &r)
-	if !v.Close {
+	switch {
+	case !v.Close:
 		a.later(w)
+	case left(v.Word, r.Action):
+		a.askAt(w, a.Now()+onceMore)
 	}
 	return r
 }

@@ -18,6 +18,9 @@ const (
 	maxLimited = 1000
 	// waitSlice is the longest time between two looks at a socket that waits.
 	waitSlice = time.Minute
+	// onceMore is the time after which a call is asked about again whose connection
+	// was condemned and could not be closed.
+	onceMore = 30 * time.Second
 )
 
 // later asks about a call once more when its silent limit has passed
@@ -33,6 +36,17 @@ func (a *Agent) later(w *weighing) {
 	default:
 		return // answered, or beyond asking
 	}
+	a.askAt(w, w.in.Sent+w.in.SilentLimit)
+}
+
+// left reports whether a connection stands that was condemned although its path
+// answers. No bound of the kernel's ends it: somebody has to ask again.
+func left(word verdict.Word, action Action) bool {
+	return (action == ActionFrozen || action == ActionFailed) && (word == verdict.AliveSlow || word == verdict.AliveHung)
+}
+
+// askAt asks about the call again at a moment.
+func (a *Agent) askAt(w *weighing, at time.Duration) {
 	s := &w.in.Before.Snapshot
 	k, who := key{s.Netns, s.Cookie}, owner{s.Netns, s.UID}
 	a.mu.Lock()
@@ -51,12 +65,12 @@ func (a *Agent) later(w *weighing) {
 	}
 	a.limits[k] = w.in.Sent
 	a.limited[who]++
-	id, limit, caller, sent := s.ID, w.in.SilentLimit, w.call.caller, w.in.Sent
+	id, wait, caller, sent := s.ID, at-w.in.Sent, w.call.caller, w.in.Sent
 	a.work.Go(func() {
 		defer a.handles.drop(ns)
 		defer a.unlimit(k, who)
 		for ok := true; ok; sent, ok = a.younger(k, sent) {
-			if !a.atLimit(ns, id, &call{ns: ns, sent: sent, reporter: reporterLimit, caller: caller}, sent+limit) {
+			if !a.atLimit(ns, id, &call{ns: ns, sent: sent, reporter: reporterLimit, caller: caller}, sent+wait) {
 				return
 			}
 		}
@@ -106,7 +120,10 @@ func (a *Agent) atLimit(ns *netns.NS, id conn.ID, c *call, at time.Duration) boo
 			}
 			return false
 		}
-		return r.Action != ActionClosed
+		if !left(r.Verdict, r.Action) {
+			return r.Action != ActionClosed
+		}
+		at = a.Now() + onceMore
 	}
 }
 
