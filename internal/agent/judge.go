@@ -54,8 +54,9 @@ type call struct {
 // Gone, and a socket that is not the caller's to hear of counts as none. A
 // report that names a peer alone gets a result for each of the caller's sockets
 // to it, none where there is none. It blocks up to the probe window (before Linux
-// 5.15 up to some 12 s more, see probing.confirm) and the time of an application
-// probe; when ctx ends first the judgement goes on and its verdict is logged.
+// 5.15 up to some 12 s more, see probing.confirm), which may begin anew twice
+// (maxWindows), the time of an application probe, and before a close that of a survey
+// with the rest before it (askLimit, walkLimit, rest); when ctx ends first the judgement goes on and its verdict is logged.
 //
 // Errors wrap ErrForbidden, ErrBusy or ErrStopped, or come from the kernel.
 func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {

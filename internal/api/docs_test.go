@@ -195,6 +195,45 @@ func TestDocsWords(t *testing.T) {
 	}
 }
 
+// docs/cli.md and docs/api.md name every reporter and every action, and no other.
+func TestDocsEventWords(t *testing.T) {
+	for _, test := range []struct {
+		file, row string
+		words     []string
+	}{
+		{"cli.md", "| `--reporter ", ReporterWords()},
+		{"cli.md", "| `--action ", ActionWords()},
+		{"api.md", "| `reporter` ", ReporterWords()},
+	} {
+		b, err := os.ReadFile("../../docs/" + test.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for line := range strings.Lines(string(b)) {
+			if !strings.HasPrefix(line, test.row) {
+				continue
+			}
+			found = true
+			_, line, _ = strings.Cut(strings.TrimPrefix(line, "| "), "|")
+			named := make(map[string]bool)
+			for _, m := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(line, -1) {
+				named[m[1]] = true
+			}
+			words := make(map[string]bool)
+			for _, w := range test.words {
+				words[w] = true
+			}
+			if d := cmp.Diff(words, named); d != "" {
+				t.Errorf("%s %s, the code has (-), the docs have (+):\n%s", test.file, test.row, d)
+			}
+		}
+		if !found {
+			t.Errorf("%s has no row %s", test.file, test.row)
+		}
+	}
+}
+
 // docs/api.md explains every delivery, and no other.
 func TestDocsDelivery(t *testing.T) {
 	b, err := os.ReadFile("../../docs/api.md")
