@@ -267,6 +267,10 @@ func TestDeferredOnce(t *testing.T) {
 			t.Errorf("%d verdicts about %d sockets", n, len(waiting))
 		}
 	})
+}
+
+// TestDeferredSiblings: a sweep leaves out who waits.
+func TestDeferredSiblings(t *testing.T) {
 	bubble(t, "siblings", func(t *testing.T, w *world, a *Agent) {
 		w.strike(t, a, 30)
 		time.Sleep(time.Second)

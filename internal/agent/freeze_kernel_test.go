@@ -70,8 +70,16 @@ func TestFrozenNode(t *testing.T) {
 
 	one(0)
 
+	frozenWhole(t, b, clients, servers, netip.PrefixFrom(addrs[0], 24).Masked())
+
+	one(3)
+}
+
+// frozenWhole has all peers of a prefix fall silent, and come back.
+func frozenWhole(t *testing.T, b *bed, clients, servers []*net.TCPConn, peers netip.Prefix) {
+	t.Helper()
 	before := b.destroyed(t)
-	fault := labtest.Fault(t)(b.Drop(lab.Match{Dst: netip.PrefixFrom(addrs[0], 24).Masked(), Both: true}))
+	fault := labtest.Fault(t)(b.Drop(lab.Match{Dst: peers, Both: true}))
 	for _, c := range clients {
 		b.silent(t, b.Client, c, 1200*time.Millisecond)
 	}
@@ -90,12 +98,10 @@ func TestFrozenNode(t *testing.T) {
 	}
 	labtest.Heal(t, fault)
 	labtest.Eventually(t, 10*time.Second+late, func() bool { return b.agent.Stats().Frozen.IsZero() }, "the end of the freeze")
-	for i := range peers {
+	for i := range clients {
 		wantWorks(t, clients[i], servers[i])
 	}
 	if n := b.destroyed(t) - before; n != 0 {
 		t.Errorf("%d closed", n)
 	}
-
-	one(3)
 }

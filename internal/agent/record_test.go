@@ -105,6 +105,10 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("attempts %+v", r.Attempts)
 		}
 	})
+}
+
+// TestAttemptsRefused: what did not leave stands there, too.
+func TestAttemptsRefused(t *testing.T) {
 	for err, want := range map[error]AttemptResult{
 		prober.ErrBlocked: attemptBlocked, prober.ErrNoRoute: attemptNoRoute, errors.New("odd"): attemptError,
 	} {
