@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -278,4 +279,17 @@ func golden(t *testing.T, name string, got []byte) {
 	if d := cmp.Diff(string(want), string(got)); d != "" {
 		t.Errorf("%s (-want +got):\n%s", name, d)
 	}
+}
+
+// TestLogFailed: a close that the kernel refuses is one line, which says why.
+func TestLogFailed(t *testing.T) {
+	bubble(t, "refused", func(t *testing.T, w *world, a *Agent) {
+		var log bytes.Buffer
+		a.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		w.destroyErr = errors.New("refused")
+		r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 0))
+		if n := strings.Count(log.String(), "\n"); r.Action != ActionFailed || n != 1 || !strings.Contains(log.String(), "close a condemned connection: refused") {
+			t.Errorf("%s, %d lines:\n%s", r.Action, n, &log)
+		}
+	})
 }
