@@ -75,17 +75,6 @@ static __always_inline __u32 since_retransmit(const struct tcp_sock *tp)
 	return (__u32)(us / 1000) - tp->retrans_stamp;
 }
 
-/*
- * Whether a shut window has left its mark: a probe is unanswered or was answered with
- * a window still shut, or the window opened by less than the next segment, which keeps
- * the time of the first probe for the next time (kernel-facts L9).
- */
-static __always_inline bool is_shut(const struct tcp_sock *tp)
-{
-	return tp->inet_conn.icsk_probes_tstamp ||
-	       (tp->packets_out && !tp->snd_wnd && tp->retrans_stamp);
-}
-
 static __always_inline void look_window(const struct tcp_sock *tp, struct sh_window *w)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
@@ -138,7 +127,7 @@ static __always_inline bool is_silent(const struct tcp_sock *tp, const struct sh
 	if (!w->persists && !w->shrunk)
 		return (icsk->icsk_probes_out >= 2 || icsk->icsk_retransmits >= 2) &&
 		       w->age_ms >= rec->effective.user_timeout_ms / 3;
-	if (caps_rto)
+	if (caps_rto && !is_orphan(tp))
 		return (w->shrunk || icsk->icsk_probes_out) && w->age_ms >= pace_ms(rec, w) * 5 / 4;
 	return w->shrunk ? w->age_ms >= ceiling(rec) : icsk->icsk_probes_out >= 2;
 }
@@ -179,7 +168,7 @@ static __always_inline void pace_probes(struct tcp_sock *tp, struct sh_record *r
 {
 	__u32 without = rec->effective.rto_max * 100;
 
-	if (!caps_rto)
+	if (!caps_rto || is_orphan(tp)) /* sh_closing */
 		return;
 	if (!without)
 		without = rec->rto_was_ms ? rec->rto_was_ms : sock_rto_max_ms(tp);

@@ -5,6 +5,17 @@
 
 #include "set.h"
 
+/*
+ * Whether a shut window has left its mark: a probe is unanswered or was answered with
+ * a window still shut, or the window opened by less than the next segment, which keeps
+ * the time of the first probe for the next time (kernel-facts L9).
+ */
+static __always_inline bool is_shut(const struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_probes_tstamp ||
+	       (tp->packets_out && !tp->snd_wnd && tp->retrans_stamp);
+}
+
 /* Whether the user timeout is the guard's. */
 static __always_inline bool is_guards(const struct sh_record *rec, __u32 user_timeout_ms)
 {

@@ -27,6 +27,7 @@
 #define ETIMEDOUT	   110
 #define EPIPE		   32
 #define IFF_UP		   1
+#define SHUTDOWN_MASK	   3
 
 /* Ticks per second, set before the program is loaded. */
 const volatile __u32 hz = 250;
@@ -50,6 +51,13 @@ static __always_inline __u32 ticks_to_ms(__u32 ticks)
 static __always_inline bool sock_flag(const struct sock *sk, int flag)
 {
 	return sk->__sk_common.skc_flags >> flag & 1;
+}
+
+/* Nobody has it open any more. */
+static __always_inline bool is_orphan(const struct tcp_sock *tp)
+{
+	return sock_flag(&tp->inet_conn.icsk_inet.sk,
+			 bpf_core_enum_value(enum sock_flags, SOCK_DEAD));
 }
 
 static __always_inline bool sock_fin_received(const struct sock *sk)

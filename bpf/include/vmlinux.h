@@ -132,6 +132,7 @@ struct sock {
 	struct socket *sk_socket;
 	void *sk_user_data;
 	struct sock_cgroup_data sk_cgrp_data;
+	__u8 sk_shutdown; /* since Linux 5.6 */
 	__u8 sk_gso_disabled : 1, sk_kern_sock : 1;
 };
 

@@ -4,6 +4,8 @@ package loader_test
 
 import (
 	"errors"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -62,6 +64,48 @@ func TestRTOCap(t *testing.T) {
 	drain(t, slowPeer)
 	wantAlive(t, "does not read", slow, slowPeer)
 	wantNoFaults(t, b.Programs)
+}
+
+// TestRTOCapClose: what is closed with data on the way delivers it after an outage that
+// is longer than the kernel gives an orphan whose retransmissions are as rare as they
+// may be (kernel-facts L11), and has a bound all the same.
+func TestRTOCapClose(t *testing.T) {
+	b := loadertest.New(t, capPolicy)
+	loadertest.Need(t, b.Programs, kernel.RTOCap)
+	t.Cleanup(func() { wantNoFaults(t, b.Programs) })
+	for name, shutdown := range map[string]func(*net.TCPConn) error{
+		"close":              func(*net.TCPConn) error { return nil },
+		"shutdown and close": (*net.TCPConn).CloseWrite,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, peer := labtest.Pair(t, b.Lab, 0)
+			id := labtest.ID(t, b.Client, c)
+			drop := labtest.Fault(t)(b.DropC2S(labtest.Addr(peer.LocalAddr()).Port()))
+			if _, err := c.Write([]byte("ping")); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(shutdown(c), c.Close()); err != nil {
+				t.Fatal(err)
+			}
+			var set conn.Options
+			err := b.Client.Do(func() error {
+				s, err := b.Programs.Look(id.Local, id.Remote, 0)
+				set = s.Options
+				return err
+			})
+			if err != nil || set.UserTimeout != 15*time.Second || set.RTOMax != 0 {
+				t.Errorf("closed: options %+v (%v), want a user timeout instead of the limit", set, err)
+			}
+			closed := time.Now()
+			labtest.Eventually(t, late, func() bool { return time.Since(closed) > 5*time.Second }, "an outage")
+			labtest.Heal(t, drop)
+			_ = peer.SetReadDeadline(time.Now().Add(late))
+			if got, err := io.ReadAll(peer); string(got) != "ping" || err != nil {
+				t.Errorf("the peer got %q (%v)", got, err)
+			}
+		})
+	}
 }
 
 // TestRTOCapWishes: a shorter user timeout of the application's own is set, a longer
