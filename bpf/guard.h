@@ -33,7 +33,9 @@ static __always_inline void options_meant(const struct tcp_sock *tp, const struc
 	__u8 rto_max = rec->effective.rto_max;
 
 	sock_options(tp, out);
-	out->rto_max = rto_max;
+	/* A lower one is the application's, or the guard's; 0 is above any of ours. */
+	if (!rto_max || rec->override == SH_ALLOW || (__u8)(out->rto_max - 1) < rto_max)
+		out->rto_max = rto_max;
 	*guarded = is_guards(rec, out->user_timeout_ms);
 	if (*guarded)
 		out->user_timeout_ms = user_timeout_ms;

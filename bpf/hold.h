@@ -54,8 +54,9 @@ static __always_inline bool is_ours(int level, int name)
 {
 	if (level == SOL_SOCKET)
 		return name == SO_KEEPALIVE;
-	return level == SOL_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL ||
-				    name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT);
+	return level == SOL_TCP &&
+	       (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT ||
+		name == TCP_USER_TIMEOUT || name == TCP_RTO_MAX_MS);
 }
 
 /* Puts one option of a set into another. */
@@ -135,6 +136,20 @@ static __always_inline int hold_connect(struct sh_record *rec, int level, int na
 	return option_value(&app, level, name);
 }
 
+/*
+ * The limit of the retransmission timeout where it stands in for the user timeout: the
+ * application may have a lower one. What it asked for comes back when ours is over.
+ */
+static __always_inline int hold_rto_max(struct sh_record *rec, int value)
+{
+	int limit = rec->effective.rto_max * 100;
+
+	if (!rec->rto_was_ms || value < 1000 || value > 120000)
+		return value; /* none of ours is set, or the kernel will say EINVAL */
+	rec->rto_was_ms = value;
+	return limit && limit < value && rec->override != SH_ALLOW ? limit : value;
+}
+
 /* Counts what became of a value: kept as it was asked for, or not. */
 static __always_inline void count_held(const struct sh_record *rec, bool raised, bool kept)
 {
@@ -161,6 +176,8 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	bool raised, allow = rec->override == SH_ALLOW, guarded = rec->flags & SH_GUARDED;
 	int held;
 
+	if (name == TCP_RTO_MAX_MS)
+		return hold_rto_max(rec, value);
 	if (rec->flags & SH_CONNECTING)
 		return hold_connect(rec, level, name, value);
 	if (!wish(&app, level, name, value))

@@ -97,14 +97,16 @@ func recorded(force *loader.InForce, peer *policy.Peer, s *conn.Snapshot) Reason
 	if r.Guarded {
 		set.UserTimeout = r.Effective.UserTimeout
 	}
-	set.RTOMax = r.Effective.RTOMax // an application may have a lower one
+	of := force.Peer(r.Policy)
+	if most := r.Effective.RTOMax; set.RTOMax > 0 && set.RTOMax <= most || most == 0 || of != nil && of.Override == policy.Allow {
+		set.RTOMax = most // a lower one is the application's, or the guard's
+	}
 	if r.Provoked {
 		set.Idle = r.Effective.Idle
 	}
 	if set != r.Effective {
 		return OptionsDrifted
 	}
-	of := force.Peer(r.Policy)
 	if r.Pending || r.Releasing || of == nil || of.Name != peer.Name || r.Policed != force.Wanted(peer) {
 		return Pending
 	}

@@ -47,6 +47,12 @@ func TestDecide(t *testing.T) {
 		change(&r)
 		return &r
 	}
+	limit := func(to time.Duration) conn.Options {
+		o := wanted
+		o.RTOMax = to
+		return o
+	}
+	capped := with(func(r *conn.Record) { r.Effective.RTOMax = time.Second })
 	for _, tc := range []struct {
 		name     string
 		local    uint16
@@ -82,6 +88,10 @@ func TestDecide(t *testing.T) {
 		{"drifted and pending", 40000, 7100, out, drifted, with(func(r *conn.Record) { r.Pending = true }), "out/options_drifted", false},
 		{"provoked", 40000, 7100, out, provoked, with(func(r *conn.Record) { r.Provoked = true }), "out/", false},
 		{"provoked by nobody", 40000, 7100, out, provoked, &good, "out/options_drifted", false},
+		{"retransmissions as rare as wanted", 40000, 7100, out, limit(time.Second), capped, "out/", false},
+		{"more often, by the application", 40000, 7100, out, limit(time.Second / 2), capped, "out/", false},
+		{"as rare as the kernel's own", 40000, 7100, out, limit(0), capped, "out/options_drifted", false},
+		{"rarer", 40000, 7100, out, limit(2 * time.Second), capped, "out/options_drifted", false},
 		{"pending", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Pending = true }), "out/pending", false},
 		{"releasing", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Releasing = true }), "out/pending", false},
 		{"of another policy", 40000, 7100, out, wanted, with(func(r *conn.Record) { r.Policy = 2 }), "out/pending", false},

@@ -19,6 +19,8 @@ import (
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
+const tcpRTOMaxMS = 44
+
 // capPolicy has data in flight bounded by retransmissions a second apart at most.
 const capPolicy = `version: 1
 defaults: {user_timeout: 15s, in_flight: rto_cap}
@@ -127,6 +129,7 @@ func TestRTOCapWishes(t *testing.T) {
 	})
 	set(unix.TCP_USER_TIMEOUT, 0, func(*conn.Options) {})
 	set(unix.TCP_KEEPCNT, 1, func(o *conn.Options) { o.Count = 3 })
+	set(tcpRTOMaxMS, 120_000, func(o *conn.Options) { o.Count = 3 })
 	if got := labtest.RTOMax(t, c); got != time.Second {
 		t.Errorf("TCP_RTO_MAX_MS %s, want 1s", got)
 	}
@@ -169,6 +172,10 @@ peers: [{name: server, cidrs: [10.91.2.0/24]}]
 	r := a.look(t, a.Client, c).Record
 	if peer := &a.InForce().Policy.Peers[0]; r.Policed != a.InForce().Wanted(peer) || r.Pending {
 		t.Errorf("record %+v", r)
+	}
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, tcpRTOMaxMS, 120_000) // no program sees it
+	if one := adopted(t, a.settle(t, a.Client), c); one.Outcome != loader.Drifted || labtest.RTOMax(t, c) != time.Second {
+		t.Errorf("the application has it looser: told %+v, and TCP_RTO_MAX_MS is %s", one, labtest.RTOMax(t, c))
 	}
 	a.setPolicy(t, slowPolicy+`
 peers: [{name: server, cidrs: [10.91.2.0/24]}]
