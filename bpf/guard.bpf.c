@@ -25,6 +25,8 @@ const volatile bool caps_rto = false;
 
 /* The time between two passes, which the agent sets anew. */
 __u32 interval_ms = 1000;
+/* The programs come off: applications have back what they asked for, from now on. */
+bool restores;
 /* What sh_survey found: the shortest user timeout in force; the agent zeroes it. */
 __u32 shortest_ms;
 
@@ -199,6 +201,24 @@ static __always_inline void run_out(struct tcp_sock *tp, struct sh_record *rec,
 		raise(tp, rec, next);
 }
 
+/* The application's own user timeout, which ends nothing at once: from now on. */
+static __always_inline void give_back(struct tcp_sock *tp, struct sh_record *rec,
+				      const struct sh_window *w)
+{
+	__u64 own = rec->app.user_timeout_ms;
+
+	if (own)
+		own += w->elapsed_ms;
+	if (own > MAX_TIMEOUT_MS)
+		own = MAX_TIMEOUT_MS;
+	if (!set_timeout(tp, own))
+		return;
+	rec->app.user_timeout_ms = own;
+	rec->effective.user_timeout_ms = own;
+	rec->flags &= ~SH_GUARDED;
+	rec->guard_ms = 0;
+}
+
 /* Sees to one connection; returns what became of it, 0: it needs nothing. */
 static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 {
@@ -217,6 +237,12 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 	if (!guarded && is != rec->effective.user_timeout_ms)
 		return 0; /* somebody else set it just now: adoption looks whose wish it is */
 	look_window(tp, &w);
+	if (restores) {
+		give_back(tp, rec, &w);
+		w = (struct sh_window){};
+		pace_probes(tp, rec, &w);
+		return SH_GUARD_ENDED;
+	}
 	pace_probes(tp, rec, &w);
 	if (!is_silent(tp, rec, &w)) {
 		if (!guarded || is < w.elapsed_ms + ceiling(rec) / 2)

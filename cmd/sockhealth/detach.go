@@ -35,7 +35,8 @@ given: then each gets back what its application last asked for, in every network
 namespace, keepalive switched off included. That needs Linux 5.15. One whose user
 timeout would become shorter has to wait until its peer is heard from, so that the
 change costs no connection; --restore waits up to 15 s for that, and says how many
-keep what they have.
+keep what they have. One whose peer does not read by then has its application's user
+timeout from then on.
 
 It asks before it does anything, unless --yes is given.`,
 		Example: `  sudo sockhealth detach
@@ -179,6 +180,9 @@ func leaveConnects(p *loader.Programs, spaces []*netns.NS) error {
 		var errs []error
 		for _, ns := range spaces {
 			err := ns.Do(func() error {
+				if err := guardOnce(p); err != nil {
+					return err
+				}
 				_, err := p.Adopt(loader.AdoptOptions{Connects: true}, func(loader.Adoption) error { return nil })
 				return err
 			})
@@ -204,8 +208,15 @@ func releaseAll(ctx context.Context, p *loader.Programs, spaces []*netns.NS) (re
 	for began := time.Now(); ; {
 		now, pending, err := releasePass(p, spaces)
 		released += now
-		if err != nil || pending == 0 || time.Since(began) > restoreLimit {
+		if err != nil || pending == 0 {
 			return released, pending, err
+		}
+		if time.Since(began) > restoreLimit {
+			if err := unguard(p, spaces); err != nil {
+				return released, pending, err
+			}
+			now, pending, err = releasePass(p, spaces)
+			return released + now, pending, err
 		}
 		select {
 		case <-ctx.Done():
@@ -215,11 +226,34 @@ func releaseAll(ctx context.Context, p *loader.Programs, spaces []*netns.NS) (re
 	}
 }
 
+// guardOnce gives back what the guard holds in the namespace of the calling thread for
+// peers that read by now.
+func guardOnce(p *loader.Programs) error {
+	err := p.Guard(time.Second, func(loader.Guarded) error { return nil })
+	if errors.Is(err, loader.ErrUnsupported) {
+		return nil // there is no guard
+	}
+	return err
+}
+
+// unguard gives peers that still do not read what their applications asked for.
+func unguard(p *loader.Programs, spaces []*netns.NS) error {
+	for _, ns := range spaces {
+		if err := ns.Do(p.Unguard); err != nil && !errors.Is(err, loader.ErrUnsupported) {
+			return err
+		}
+	}
+	return nil
+}
+
 // releasePass goes over them once. A connection is counted when it has all its
 // options back.
 func releasePass(p *loader.Programs, spaces []*netns.NS) (released, pending uint64, err error) {
 	for _, ns := range spaces {
 		err := ns.Do(func() error {
+			if err := guardOnce(p); err != nil {
+				return err
+			}
 			stats, err := p.Adopt(loader.AdoptOptions{Release: true, Budget: restoreBudget}, func(a loader.Adoption) error {
 				if a.Outcome == loader.Released && a.Wait == loader.WaitNone {
 					released++

@@ -93,6 +93,41 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestGuardDetach: when the programs come off a peer that reads by now has its own user
+// timeout, and with --restore one that still does not has its application's.
+func TestGuardDetach(t *testing.T) {
+	loadertest.Need(t, loadertest.Load(t), kernel.Guard)
+	const own = 6 * time.Second
+	for name, flags := range map[string][]string{"keep": nil, "restore": {"--restore"}} {
+		t.Run(name, func(t *testing.T) {
+			a := newPinned(t)
+			a.write(t, guardPolicy)
+			a.start(t)
+			reads, peer := a.slowPair(t)
+			shut, _ := a.slowPair(t)
+			labtest.Setsockopt(t, shut, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(own/time.Millisecond))
+			a.awaitPeer(t, "slow", "are guarded", func(p *api.PolicyStatus) bool { return p.Guarded == 2 })
+			a.signal(t, syscall.SIGKILL)
+			_ = a.cmd.Wait()
+			go io.Copy(io.Discard, peer)
+			labtest.Eventually(t, time.Minute, func() bool { return labtest.TCPInfo(t, reads).Unacked == 0 }, "all is read")
+			began := time.Now()
+			a.detach(t, flags...)
+			got, want := labtest.Options(t, reads).UserTimeout, guardTimeout
+			if flags != nil {
+				want = 0
+			}
+			if got != want || !established(t, reads) {
+				t.Errorf("reads: user timeout %s, want %s", got, want)
+			}
+			got = labtest.Options(t, shut).UserTimeout
+			if least := 10 * guardTimeout; flags == nil && got < least || flags != nil && (got < own || got > own+time.Minute+time.Since(began)) {
+				t.Errorf("shut: user timeout %s", got)
+			}
+		})
+	}
+}
+
 // TestRTOCapTold: what this kernel cannot give is told at the start, by status and by
 // policy check; where it can nothing is.
 func TestRTOCapTold(t *testing.T) {

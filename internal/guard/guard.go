@@ -97,7 +97,8 @@ func (g *Guard) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
+			_, err := g.round(context.WithoutCancel(ctx)) // peers that read by now
+			return err
 		case <-timer.C:
 		}
 	}

@@ -98,6 +98,23 @@ func (n *node) run(t *testing.T) *Guard {
 	return g
 }
 
+// The end of Run comes after a last round: peers that read by then have theirs back.
+func TestLastRound(t *testing.T) {
+	n := newNode(t)
+	synctest.Test(t, func(t *testing.T) {
+		n.shut = 1
+		ctx, cancel := context.WithCancel(t.Context())
+		g := New(Config{Kernel: n, Namespaces: n, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		done := make(chan error)
+		go func() { done <- g.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil || len(n.surveys) != 2 || len(n.passes) != 2 {
+			t.Errorf("%d surveys and %d passes (%v), want 2 and 2", len(n.surveys), len(n.passes), err)
+		}
+	})
+}
+
 // Namespaces are walked only where a window is shut, every third of the shortest user
 // timeout, of the policy or of a connection.
 func TestEvery(t *testing.T) {

@@ -141,6 +141,25 @@ func (p *Programs) Guard(interval time.Duration, fn func(Guarded) error) error {
 	})
 }
 
+// Unguard is Guard for when the programs come off (Release): a peer that still does not
+// read has the user timeout that its application asked for, and from now on that runs.
+// Guard is not called afterwards.
+func (p *Programs) Unguard() error {
+	done, ok := p.use()
+	if !ok {
+		return fmt.Errorf("leave guarded connections: %w", ErrClosed)
+	}
+	objects, err := p.guarder()
+	if err == nil {
+		err = objects.Restores.Set(true)
+	}
+	done()
+	if err != nil {
+		return err
+	}
+	return p.Guard(time.Second, func(Guarded) error { return nil })
+}
+
 // guarder is what gives kernel.Guard.
 func (p *Programs) guarder() (*guardObjects, error) {
 	return p.guard.get(func() (*guardObjects, error) { return loadExtra[guardObjects](p, kernel.Guard, loadGuard) })

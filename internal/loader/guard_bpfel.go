@@ -46,6 +46,7 @@ const (
 	guardVarCeilingMs     = "ceiling_ms"
 	guardVarHz            = "hz"
 	guardVarIntervalMs    = "interval_ms"
+	guardVarRestores      = "restores"
 	guardVarShortestMs    = "shortest_ms"
 	guardVarUnusedGuarded = "unused_guarded"
 	guardVarUnusedStep    = "unused_step"
@@ -115,6 +116,7 @@ type guardVariableSpecs struct {
 	CeilingMs     *ebpf.VariableSpec `ebpf:"ceiling_ms"`
 	Hz            *ebpf.VariableSpec `ebpf:"hz"`
 	IntervalMs    *ebpf.VariableSpec `ebpf:"interval_ms"`
+	Restores      *ebpf.VariableSpec `ebpf:"restores"`
 	ShortestMs    *ebpf.VariableSpec `ebpf:"shortest_ms"`
 	UnusedGuarded *ebpf.VariableSpec `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.VariableSpec `ebpf:"unused_step"`
@@ -163,6 +165,7 @@ type guardVariables struct {
 	CeilingMs     *ebpf.Variable `ebpf:"ceiling_ms"`
 	Hz            *ebpf.Variable `ebpf:"hz"`
 	IntervalMs    *ebpf.Variable `ebpf:"interval_ms"`
+	Restores      *ebpf.Variable `ebpf:"restores"`
 	ShortestMs    *ebpf.Variable `ebpf:"shortest_ms"`
 	UnusedGuarded *ebpf.Variable `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.Variable `ebpf:"unused_step"`

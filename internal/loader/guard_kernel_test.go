@@ -188,6 +188,37 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 	wantAlive(t, "released", c, peer)
 }
 
+// TestUnguard: when the programs come off a peer that still does not read has its
+// application's own user timeout from then on, and its record is gone.
+func TestUnguard(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 6500)
+	before := labtest.RTOMax(t, c)
+	g.shut(t, c)
+	g.setPolicy(t, `version: 1
+peers: [{name: server, cidrs: [192.0.2.0/24]}]
+`)
+	told, _ := g.pass(t, g.Client, plenty)
+	if one := adopted(t, told, c); one.Wait != loader.WaitWindow {
+		t.Errorf("told %+v", one)
+	}
+	if err := g.Client.Do(g.Unguard); err != nil {
+		t.Fatal(err)
+	}
+	if got := labtest.Options(t, c).UserTimeout; got < 6500*time.Millisecond || got > 6500*time.Millisecond+late {
+		t.Errorf("user timeout %s, want the application's and the time until now", got)
+	}
+	if got := labtest.RTOMax(t, c); got != before {
+		t.Errorf("TCP_RTO_MAX_MS %s, want %s", got, before)
+	}
+	told, stats := g.pass(t, g.Client, plenty)
+	if one := adopted(t, told, c); one.Outcome != loader.Released || stats.Pending() != 0 {
+		t.Errorf("told %+v, %+v", one, stats)
+	}
+	wantAlive(t, "released", c, peer)
+}
+
 // TestGuardStamp: a window that opened by less than the next segment leaves the time
 // of its first probe behind (kernel-facts L9). The next one that is shut costs no
 // connection, and one whose peer dies meanwhile ends by its own bound.
