@@ -333,6 +333,23 @@ static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
 	forget_record(tp);
 }
 
+/*
+ * What a guard left that is gone would put off for the time of a window that was shut
+ * what bounds the stall. Where a window has left its mark it stays (kernel-facts L9).
+ */
+static __always_inline void unguard(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
+				    struct sh_record *rec)
+{
+	__u32 ms = rec->effective.user_timeout_ms;
+
+	if (!is_guards(rec, tp->inet_conn.icsk_user_timeout) || !tp->snd_wnd ||
+	    !bpf_core_field_exists(tp->inet_conn.icsk_probes_tstamp) ||
+	    tp->inet_conn.icsk_probes_tstamp)
+		return;
+	set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, ms, SH_FAULT_SET_USER_TIMEOUT);
+	rec->flags &= ~SH_GUARDED;
+}
+
 /* The first retransmission timeout of a stall. */
 static __always_inline void stalled(struct bpf_sock_ops *ctx)
 {
@@ -345,6 +362,7 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 	rec = record_of(tp);
 	if (!rec || rec->flags & SH_CONNECTING)
 		return;
+	unguard(ctx, tp, rec);
 	c = counters(rec->policy);
 	if (c)
 		COUNT(c->stalls, 1);

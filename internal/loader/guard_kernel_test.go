@@ -219,6 +219,27 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 	wantAlive(t, "released", c, peer)
 }
 
+// TestGuardGone: where no pass comes any more, and the window has opened since, the next
+// stall is bounded by the connection's own user timeout.
+func TestGuardGone(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	g.shut(t, c)
+	drain(t, peer)
+	labtest.Eventually(t, late, func() bool { s := g.look(t, g.Client, c); return !s.InFlight() }, "all is acknowledged")
+	if got := labtest.Options(t, c).UserTimeout; got < 30*time.Second {
+		t.Errorf("user timeout %s before the stall", got)
+	}
+	labtest.Fault(t)(g.DropPort(labtest.Addr(c.RemoteAddr()).Port()))
+	if _, err := c.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, late, func() bool { return g.look(t, g.Client, c).Retransmits > 0 }, "a retransmission")
+	if got := labtest.Options(t, c).UserTimeout; got != 7*time.Second {
+		t.Errorf("user timeout %s in the stall", got)
+	}
+}
+
 // TestGuardStamp: a window that opened by less than the next segment leaves the time
 // of its first probe behind (kernel-facts L9). The next one that is shut costs no
 // connection, and one whose peer dies meanwhile ends by its own bound.
