@@ -112,7 +112,8 @@ static __always_inline __u32 pace_ms(const struct sh_record *rec, const struct s
 {
 	__u32 ms = rec->effective.user_timeout_ms / (w->shrunk ? 2 : 3);
 
-	return ms < 1000 ? 1000 : ms; /* the least that TCP_RTO_MAX_MS takes */
+	/* The least that TCP_RTO_MAX_MS takes, and whole ticks. */
+	return ms < 1000 ? 1000 : ms - ms % 100;
 }
 
 /*
@@ -145,14 +146,24 @@ static __always_inline bool set_timeout(struct tcp_sock *tp, __u32 ms)
 	return false;
 }
 
-/* The guard's user timeout, noted before it is set: who finds it knows whose it is. */
+/*
+ * The guard's user timeout, noted before it is set: who finds it knows whose it is. So
+ * is the one before, which a call of the application may be about to set.
+ */
 static __always_inline void raise(struct tcp_sock *tp, struct sh_record *rec, __u64 ms)
 {
+	__u32 was = rec->guard_ms, before = rec->guard_was_ms;
+
 	if (ms > MAX_TIMEOUT_MS)
 		ms = MAX_TIMEOUT_MS;
+	rec->guard_was_ms = was;
 	rec->guard_ms = ms;
-	if (set_timeout(tp, ms))
+	if (set_timeout(tp, ms)) {
 		rec->flags |= SH_GUARDED;
+		return;
+	}
+	rec->guard_ms = was;
+	rec->guard_was_ms = before;
 }
 
 /* Puts back what is meant to be set. */
@@ -164,22 +175,32 @@ static __always_inline void let_go(struct tcp_sock *tp, struct sh_record *rec)
 	rec->flags &= ~SH_GUARDED;
 }
 
-/* Keeps the kernel's probes of a shut window from becoming rare, or no longer does. */
+/*
+ * Keeps the kernel's probes of a shut window from becoming rare, or no longer does. What
+ * the application set meanwhile is its own.
+ */
 static __always_inline void pace_probes(struct tcp_sock *tp, struct sh_record *rec,
 					const struct sh_window *w)
 {
-	__u32 without = rec->effective.rto_max * 100;
+	__u32 is = sock_rto_max_ms(tp), ms = pace_ms(rec, w), without = is;
+	__u32 limit = rec->effective.rto_max * 100;
 
 	if (!caps_rto || is_orphan(tp)) /* sh_closing */
 		return;
-	if (!without)
-		without = rec->rto_was_ms ? rec->rto_was_ms : sock_rto_max_ms(tp);
-	if (w->persists || w->shrunk) {
-		if (pace_ms(rec, w) < without)
-			set_rto_max(tp, rec, pace_ms(rec, w));
-	} else if (rec->rto_was_ms) {
-		set_rto_max(tp, rec, rec->effective.rto_max * 100);
+	if (rec->pace && is == rec->pace * 100)
+		without = limit ? limit : rec->rto_was_ms;
+	if ((w->persists || w->shrunk) && rec->flags & SH_GUARDED && ms < without) {
+		rec->pace = ms / 100;
+		if (!limit)
+			rec->rto_was_ms = without;
+	} else {
+		ms = without;
+		if (rec->pace && !limit)
+			rec->rto_was_ms = 0;
+		rec->pace = 0;
 	}
+	if (ms != is)
+		set_opt(tp, SOL_TCP, TCP_RTO_MAX_MS, ms, SH_FAULT_SET_RTO_MAX);
 }
 
 /*
@@ -217,6 +238,7 @@ static __always_inline void give_back(struct tcp_sock *tp, struct sh_record *rec
 	rec->effective.user_timeout_ms = own;
 	rec->flags &= ~SH_GUARDED;
 	rec->guard_ms = 0;
+	rec->guard_was_ms = 0;
 }
 
 /* Sees to one connection; returns what became of it, 0: it needs nothing. */
@@ -228,7 +250,7 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 	struct sh_counters *c;
 
 	if (!is_shut(tp) || !rec->effective.user_timeout_ms) {
-		if (!guarded && !(rec->flags & SH_GUARDED) && !(caps_rto && rec->rto_was_ms))
+		if (!guarded && !(rec->flags & SH_GUARDED) && !rec->pace)
 			return 0;
 		let_go(tp, rec);
 		pace_probes(tp, rec, &w);
@@ -236,6 +258,7 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 	}
 	if (!guarded && is != rec->effective.user_timeout_ms)
 		return 0; /* somebody else set it just now: adoption looks whose wish it is */
+	rec->guard_s = bpf_ktime_get_ns() / 1000000000;
 	look_window(tp, &w);
 	if (restores) {
 		give_back(tp, rec, &w);
@@ -243,10 +266,9 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 		pace_probes(tp, rec, &w);
 		return SH_GUARD_ENDED;
 	}
-	pace_probes(tp, rec, &w);
 	if (!is_silent(tp, rec, &w)) {
-		if (!guarded || is < w.elapsed_ms + ceiling(rec) / 2)
-			raise(tp, rec, (__u64)w.elapsed_ms + ceiling(rec));
+		raise(tp, rec, (__u64)w.elapsed_ms + ceiling(rec));
+		pace_probes(tp, rec, &w);
 		if (guarded)
 			return SH_GUARD_KEPT;
 		c = bpf_map_lookup_elem(&sh_stats, &rec->policy);
@@ -260,6 +282,7 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 		run_out(tp, rec, &w);
 	else
 		let_go(tp, rec); /* what bounds any connection does so here */
+	pace_probes(tp, rec, &w);
 	return SH_GUARD_SILENT;
 }
 
@@ -317,7 +340,7 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	if (!(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) &&
+	if (!(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) && !rec->pace &&
 	    !is_guards(rec, tp->inet_conn.icsk_user_timeout))
 		return 0;
 	netns = sk->__sk_common.skc_net.net->ns.inum;

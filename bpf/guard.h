@@ -19,7 +19,8 @@ static __always_inline bool is_shut(const struct tcp_sock *tp)
 /* Whether the user timeout is the guard's. */
 static __always_inline bool is_guards(const struct sh_record *rec, __u32 user_timeout_ms)
 {
-	return rec->guard_ms && user_timeout_ms == rec->guard_ms;
+	return (rec->guard_ms && user_timeout_ms == rec->guard_ms) ||
+	       (rec->guard_was_ms && user_timeout_ms == rec->guard_was_ms);
 }
 
 /*

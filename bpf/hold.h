@@ -5,6 +5,9 @@
 
 #include "set.h"
 
+/* How long after a pass of the guard the next one is waited for: longer than it takes. */
+#define SH_GUARD_S 30
+
 /* bpf_setsockopt may be called from setsockopt programs (Linux >= 5.15). */
 const volatile bool can_set_others = true;
 
@@ -137,6 +140,17 @@ static __always_inline int hold_connect(struct sh_record *rec, int level, int na
 }
 
 /*
+ * Whether the guard has the user timeout in its hand. Where no pass comes any more the
+ * application's holds.
+ */
+static __always_inline bool in_guard(const struct sh_record *rec)
+{
+	__u16 since = (__u16)(bpf_ktime_get_ns() / 1000000000) - rec->guard_s;
+
+	return rec->flags & SH_GUARDED && since < SH_GUARD_S;
+}
+
+/*
  * The limit of the retransmission timeout where it stands in for the user timeout: the
  * application may have a lower one. What it asked for comes back when ours is over.
  */
@@ -173,7 +187,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 				int value)
 {
 	struct sh_options app = rec->app, next, same;
-	bool raised, allow = rec->override == SH_ALLOW, guarded = rec->flags & SH_GUARDED;
+	bool raised, allow = rec->override == SH_ALLOW, guarded = in_guard(rec);
 	int held;
 
 	if (name == TCP_RTO_MAX_MS)

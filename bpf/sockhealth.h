@@ -130,7 +130,10 @@ struct sh_record {
 	 * call that was under way may set it once more. Whoever finds it on the socket
 	 * takes effective's for what is set. */
 	__u32 guard_ms;
-	__u32 rto_was_ms; /* TCP_RTO_MAX_MS before one of ours was set, 0: none is */
+	__u32 rto_was_ms;   /* TCP_RTO_MAX_MS before one of ours was set, 0: none is */
+	__u32 guard_was_ms; /* the one before guard_ms: it is the guard's, too */
+	__u16 guard_s;	    /* of CLOCK_MONOTONIC: when the guard last saw to it */
+	__u16 pace;	    /* TCP_RTO_MAX_MS that the guard set, in tenths of a second; 0: none */
 	__u32 spare[2];
 };
 

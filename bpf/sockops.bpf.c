@@ -98,6 +98,8 @@ __noinline int sh_bound(struct bpf_sock_ops *ctx)
 	ask(rec, &now);
 	rec->flags = 0;
 	rec->guard_ms = 0;
+	rec->guard_was_ms = 0;
+	rec->pace = 0;
 	rec->rto_was_ms = rec->policed.rto_max ? sock_rto_max_ms(tp) : 0;
 	rec->opened_ns = bpf_ktime_get_ns();
 	if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
@@ -303,6 +305,7 @@ __noinline int sh_closing(struct bpf_sock_ops *ctx)
 		return 0;
 	set_opt(ctx, SOL_TCP, TCP_RTO_MAX_MS, rec->rto_was_ms, SH_FAULT_SET_RTO_MAX);
 	rec->rto_was_ms = 0;
+	rec->pace = 0;
 	if (!rec->effective.rto_max)
 		return 0; /* the guard's, which has the user timeout, too */
 	rec->effective.rto_max = 0;

@@ -56,3 +56,13 @@ func (p *Programs) WithoutRecordsIterator() {
 		return spec, err
 	})
 }
+
+// GuardedBefore has it that the guard saw to a socket so many seconds ago.
+func GuardedBefore(p *Programs, fd, s int) error {
+	key, r := uint32(fd), sockopsShRecord{}
+	if err := p.sockops.ShRecords.Lookup(key, &r); err != nil {
+		return err
+	}
+	r.GuardS -= uint16(s)
+	return p.sockops.ShRecords.Put(key, &r)
+}

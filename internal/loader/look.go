@@ -125,7 +125,8 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 	}
 	if s.HasRecord {
 		s.Record = record(l.Record)
-		s.Record.Guarded = l.Record.GuardMs != 0 && l.Record.GuardMs == l.Options.UserTimeoutMs
+		set := l.Options.UserTimeoutMs
+		s.Record.Guarded = set != 0 && (l.Record.GuardMs == set || l.Record.GuardWasMs == set)
 	}
 	return s, nil
 }

@@ -123,9 +123,12 @@ type lookupShRecord struct {
 		SinceMs uint32
 		Asked   uint32
 	}
-	GuardMs  uint32
-	RtoWasMs uint32
-	Spare    [2]uint32
+	GuardMs    uint32
+	RtoWasMs   uint32
+	GuardWasMs uint32
+	GuardS     uint16
+	Pace       uint16
+	Spare      [2]uint32
 }
 
 type lookupShRecordFlags uint32
