@@ -29,6 +29,8 @@ __u32 interval_ms = 1000;
 bool restores;
 /* What sh_survey found: the shortest user timeout in force; the agent zeroes it. */
 __u32 shortest_ms;
+/* Connections that need a look in namespaces that found no room below; likewise. */
+__u32 unnoted;
 
 /* And the namespaces in which a connection needs a look, by inode. */
 struct {
@@ -347,7 +349,7 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	have = bpf_map_lookup_elem(&sh_shut, &netns);
 	if (have)
 		*have += 1;
-	else
-		bpf_map_update_elem(&sh_shut, &netns, &one, BPF_ANY);
+	else if (bpf_map_update_elem(&sh_shut, &netns, &one, BPF_ANY))
+		unnoted++;
 	return 0;
 }

@@ -54,6 +54,8 @@ type Guard struct {
 	running map[uint32]bool              // passes that have not come to their end, by namespace
 	guarded map[uint32]map[uint32]uint64 // connections by namespace and policy
 	status  Status
+
+	missed map[uint32]uint32 // namespaces out of reach in the last round; Run's alone
 }
 
 // Status says how it goes.
@@ -112,10 +114,13 @@ func (g *Guard) round(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	every := g.every(survey.Shortest)
-	if err == nil && len(survey.Shut) > 0 {
-		err = g.passes(ctx, survey.Shut, every)
+	if err == nil {
+		g.forget(survey.Shut)
 	}
-	g.finish(survey.Shut, every, err)
+	if len(survey.Shut) > 0 {
+		err = errors.Join(err, g.passes(ctx, survey.Shut, every))
+	}
+	g.finish(every, err)
 	return every, nil
 }
 
@@ -157,10 +162,8 @@ func (g *Guard) passes(ctx context.Context, shut map[uint32]uint32, every time.D
 		started++
 		go func() { done <- g.pass(ns, every) }()
 	}
-	for inode := range missing {
-		if g.Seen != nil {
-			g.Seen(inode)
-		}
+	if err := g.outOfReach(missing); err != nil {
+		errs = append(errs, err)
 	}
 	limit := time.NewTimer(passLimit)
 	defer limit.Stop()
@@ -173,6 +176,25 @@ func (g *Guard) passes(ctx context.Context, shut map[uint32]uint32, every time.D
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// outOfReach has it heard that there are namespaces of which no handle is known. One of
+// which there still is none in the next round is an error.
+func (g *Guard) outOfReach(missing map[uint32]uint32) error {
+	n := 0
+	for inode := range missing {
+		if _, again := g.missed[inode]; again {
+			n++
+		}
+		if g.Seen != nil {
+			g.Seen(inode)
+		}
+	}
+	g.missed = missing
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d network namespaces with peers that do not read are out of reach", n)
 }
 
 // errHeldUp says that a pass did not come to its end in passLimit.
@@ -213,15 +235,20 @@ func (g *Guard) pass(ns *netns.NS, every time.Duration) error {
 	return fmt.Errorf("guard connections of %s: %w", ns, err)
 }
 
-// finish forgets what is guarded no more, and tells of errors.
-func (g *Guard) finish(shut map[uint32]uint32, every time.Duration, err error) {
+// forget forgets what was guarded in namespaces that have nothing to guard any more.
+func (g *Guard) forget(shut map[uint32]uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for inode := range g.guarded {
-		if _, ok := shut[inode]; !ok && err == nil {
-			delete(g.guarded, inode)
-		}
-	}
+	maps.DeleteFunc(g.guarded, func(inode uint32, _ map[uint32]uint64) bool {
+		_, ok := shut[inode]
+		return !ok
+	})
+}
+
+// finish keeps how the round went, and tells of errors.
+func (g *Guard) finish(every time.Duration, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if last := g.status.Err; err != nil && (last == nil || last.Error() != err.Error()) {
 		g.Log.Warn("not every peer that does not read is guarded", "err", err)
 	}

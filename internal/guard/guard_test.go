@@ -31,6 +31,7 @@ type node struct {
 	passes  []time.Time
 	asked   time.Duration // the interval of the last pass
 	err     error
+	away    bool // what is shut is in a namespace out of reach
 	held    chan struct{} // a pass waits for it, where there is one
 }
 
@@ -61,7 +62,9 @@ func (n *node) SurveyWindows() (loader.Survey, error) {
 	defer n.mu.Unlock()
 	n.surveys = append(n.surveys, time.Now())
 	s := loader.Survey{Shut: make(map[uint32]uint32), Shortest: n.least}
-	if n.shut > 0 {
+	if n.away {
+		s.Shut[n.ns.Inode()+1] = uint32(n.shut)
+	} else if n.shut > 0 {
 		s.Shut[n.ns.Inode()] = uint32(n.shut)
 	}
 	return s, n.err
@@ -185,7 +188,24 @@ func TestHeldUp(t *testing.T) {
 	})
 }
 
-// A survey that fails forgets nothing; a kernel that cannot guard ends the run.
+// A namespace that stays out of reach is told of, and keeps no figures of others.
+func TestOutOfReach(t *testing.T) {
+	n := newNode(t)
+	n.shut = 1
+	g := New(Config{Kernel: n, Namespaces: n, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	for i, want := range []bool{false, false, true, false} {
+		n.away = i == 1 || i == 2
+		if _, err := g.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := g.Status()
+		if got := s.Err != nil; got != want || len(s.Guarded) == 1 == n.away {
+			t.Errorf("round %d: status %+v, want an error %t", i, s, want)
+		}
+	}
+}
+
+// A survey that fails forgets nothing, and what it found is seen to; a kernel that cannot guard ends the run.
 func TestErrors(t *testing.T) {
 	n := newNode(t)
 	n.shut = 1
@@ -194,7 +214,7 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.err = errors.New("no")
-	if _, err := g.round(t.Context()); err != nil || g.Status().Guarded[1] != 1 || g.Status().Err == nil {
+	if _, err := g.round(t.Context()); err != nil || g.Status().Guarded[1] != 1 || g.Status().Err == nil || len(n.passes) != 2 {
 		t.Errorf("status %+v (%v)", g.Status(), err)
 	}
 	n.err = loader.ErrUnsupported

@@ -70,7 +70,8 @@ type Survey struct {
 
 // SurveyWindows finds where peers have shut their windows, in one walk over the
 // records of all namespaces that takes no socket's lock. The error wraps
-// ErrUnsupported before Linux 5.15. It is for one caller at a time.
+// ErrUnsupported before Linux 5.15. It is for one caller at a time. With another error
+// what it found before is returned as well.
 func (p *Programs) SurveyWindows() (Survey, error) {
 	out := Survey{Shut: make(map[uint32]uint32)}
 	done, ok := p.use()
@@ -82,24 +83,31 @@ func (p *Programs) SurveyWindows() (Survey, error) {
 	if err != nil {
 		return out, err
 	}
-	if err := objects.ShortestMs.Set(uint32(0)); err != nil {
+	if err := errors.Join(objects.ShortestMs.Set(uint32(0)), objects.Unnoted.Set(uint32(0))); err != nil {
 		return out, fmt.Errorf("survey windows: %w", err)
 	}
 	if err := walkRecords(objects.ShSurvey, p.sockops.ShRecords); err != nil {
 		return out, err
 	}
-	var ms, inode, n uint32
-	if err := objects.ShortestMs.Get(&ms); err != nil {
+	var ms, unnoted, inode, n uint32
+	if err := errors.Join(objects.ShortestMs.Get(&ms), objects.Unnoted.Get(&unnoted)); err != nil {
 		return out, fmt.Errorf("survey windows: %w", err)
 	}
 	out.Shortest = time.Duration(ms) * time.Millisecond
-	for it := objects.ShShut.Iterate(); it.Next(&inode, &n); {
+	it := objects.ShShut.Iterate()
+	for it.Next(&inode, &n) {
 		out.Shut[inode] = n
+	}
+	if err := it.Err(); err != nil {
+		return out, fmt.Errorf("survey windows: %w", err)
 	}
 	for inode := range out.Shut {
 		if err := objects.ShShut.Delete(inode); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return out, fmt.Errorf("survey windows: %w", err)
 		}
+	}
+	if unnoted > 0 {
+		return out, fmt.Errorf("survey windows: no room for the namespaces of %d connections", unnoted)
 	}
 	return out, nil
 }

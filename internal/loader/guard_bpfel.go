@@ -48,6 +48,7 @@ const (
 	guardVarIntervalMs    = "interval_ms"
 	guardVarRestores      = "restores"
 	guardVarShortestMs    = "shortest_ms"
+	guardVarUnnoted       = "unnoted"
 	guardVarUnusedGuarded = "unused_guarded"
 	guardVarUnusedStep    = "unused_step"
 )
@@ -118,6 +119,7 @@ type guardVariableSpecs struct {
 	IntervalMs    *ebpf.VariableSpec `ebpf:"interval_ms"`
 	Restores      *ebpf.VariableSpec `ebpf:"restores"`
 	ShortestMs    *ebpf.VariableSpec `ebpf:"shortest_ms"`
+	Unnoted       *ebpf.VariableSpec `ebpf:"unnoted"`
 	UnusedGuarded *ebpf.VariableSpec `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.VariableSpec `ebpf:"unused_step"`
 }
@@ -167,6 +169,7 @@ type guardVariables struct {
 	IntervalMs    *ebpf.Variable `ebpf:"interval_ms"`
 	Restores      *ebpf.Variable `ebpf:"restores"`
 	ShortestMs    *ebpf.Variable `ebpf:"shortest_ms"`
+	Unnoted       *ebpf.Variable `ebpf:"unnoted"`
 	UnusedGuarded *ebpf.Variable `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.Variable `ebpf:"unused_step"`
 }

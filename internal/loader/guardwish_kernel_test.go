@@ -57,9 +57,10 @@ func TestGuardAway(t *testing.T) {
 
 // TestGuardPace: a TCP_RTO_MAX_MS of the application's own outlives the guard's.
 func TestGuardPace(t *testing.T) {
-	g := newGuarding(t)
+	g := &guarding{newAdoption(t, guardPolicy)} // no program sees it
 	loadertest.Need(t, g.Programs, kernel.RTOCap)
 	c, peer := labtest.Pair(t, g.Lab, 0)
+	g.settle(t, g.Client)
 	g.shut(t, c)
 	if got := labtest.RTOMax(t, c); got != 2300*time.Millisecond {
 		t.Errorf("TCP_RTO_MAX_MS %s while the window is shut", got)
