@@ -79,15 +79,22 @@ static __always_inline bool has_sent(const struct tcp_sock *tp, int state)
 	return tp->bytes_acked > (state == BPF_TCP_FIN_WAIT2 ? 2 : 1);
 }
 
-/* What is remembered of a connection since payload last came. */
+/*
+ * What is remembered of a connection since payload last came; where data is under way,
+ * since any was last acknowledged: on one that only sends no payload ever comes.
+ */
 static __always_inline __u32 remembered(const struct sh_quiet *q, const struct tcp_sock *tp)
 {
-	return (q->asked ^ tp->rcv_nxt) & 0xffffff ? 0 : q->asked >> 24;
+	__u32 at = tp->write_seq != tp->snd_una ? tp->snd_una : tp->rcv_nxt;
+
+	return (q->asked ^ at) & 0xffffff ? 0 : q->asked >> 24;
 }
 
 static __always_inline void remember(struct sh_quiet *q, const struct tcp_sock *tp, __u32 n)
 {
-	q->asked = n << 24 | (tp->rcv_nxt & 0xffffff);
+	__u32 at = tp->write_seq != tp->snd_una ? tp->snd_una : tp->rcv_nxt;
+
+	q->asked = n << 24 | (at & 0xffffff);
 }
 
 /*

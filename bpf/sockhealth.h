@@ -103,7 +103,8 @@ struct sh_quiet {
 	__u32 una;	/* the oldest byte that a pass saw unacknowledged, */
 	__u32 since_ms; /* out since then, of CLOCK_MONOTONIC; 0: none was */
 	/* In 8 bits 1 and how often it was suspected, 0: never seen to wait; then the
-	 * low 24 of rcv_nxt: of another payload it says nothing. */
+	 * low 24 of rcv_nxt, or of snd_una where data is out: of other data it says
+	 * nothing. */
 	__u32 asked;
 };
 

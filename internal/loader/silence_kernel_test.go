@@ -181,6 +181,29 @@ func TestSilentBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestSilentOneWay: on a connection that only sends, data that is acknowledged ends what
+// is remembered, as payload does elsewhere: the next outage is suspected as the first is.
+func TestSilentOneWay(t *testing.T) {
+	w := watch(t, silent)
+	k := w.talk(t)
+	suspected := func(n int) *loader.Suspect {
+		t.Helper()
+		fault := labtest.Fault(t)(w.StateLoss(labtest.Addr(k.client.LocalAddr()), labtest.Addr(k.client.RemoteAddr())))
+		k.client.Write([]byte("news"))
+		labtest.Eventually(t, 20*time.Second, func() bool { w.pass(t); return len(w.of(k.client)) >= n }, "suspected")
+		labtest.Heal(t, fault)
+		if _, err := io.ReadFull(k.server, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		return &w.of(k.client)[n-1]
+	}
+	suspected(2)
+	before := len(w.of(k.client))
+	if s := suspected(before + 1); s.Asked != 0 || !s.InFlight {
+		t.Errorf("suspected %+v", s)
+	}
+}
+
 // TestSilentNewRequest: one that is acknowledged does not make the next one old,
 // also where no pass saw the time between.
 func TestSilentNewRequest(t *testing.T) {
