@@ -39,8 +39,9 @@ type Config struct {
 
 const (
 	// shortest and longest bound the time between two passes. A user timeout below
-	// three times the shortest is not waited for.
-	shortest, longest = 250 * time.Millisecond, 10 * time.Second
+	// three times the shortest is not waited for; one below three times the longest
+	// that only a connection has may pass before a round has seen it.
+	shortest, longest = 250 * time.Millisecond, time.Second
 	// passLimit is how long a round waits for a pass: one that an application holds
 	// up, which keeps a socket locked, goes on alone.
 	passLimit = 500 * time.Millisecond

@@ -126,21 +126,21 @@ func TestEvery(t *testing.T) {
 		g := n.run(t)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(n.surveys) != 13 || len(n.passes) != 0 {
-			t.Errorf("%d surveys and %d passes in a minute without a shut window, want 13 and 0", len(n.surveys), len(n.passes))
+		if len(n.surveys) != 61 || len(n.passes) != 0 {
+			t.Errorf("%d surveys and %d passes in a minute without a shut window, want 61 and 0", len(n.surveys), len(n.passes))
 		}
 		n.mu.Lock()
-		n.shut, n.least = 2, 3*time.Second
+		n.shut, n.least = 2, 1500*time.Millisecond
 		n.mu.Unlock()
 		time.Sleep(5 * time.Second) // the round that finds it, 1 to 5 s from now
 		synctest.Wait()
 		before := len(n.passes)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := len(n.passes) - before; got != 60 || n.asked != time.Second {
-			t.Errorf("%d passes in a minute, of %s each, want 60 of 1s", got, n.asked)
+		if got := len(n.passes) - before; got != 120 || n.asked != time.Second/2 {
+			t.Errorf("%d passes in a minute, of %s each, want 120 of 500ms", got, n.asked)
 		}
-		if s := g.Status(); s.Guarded[1] != 2 || s.Interval != time.Second || s.Err != nil {
+		if s := g.Status(); s.Guarded[1] != 2 || s.Interval != time.Second/2 || s.Err != nil {
 			t.Errorf("status %+v", s)
 		}
 		n.mu.Lock()
@@ -156,7 +156,7 @@ func TestEvery(t *testing.T) {
 func TestEveryBounds(t *testing.T) {
 	g := New(Config{Kernel: newNode(t)})
 	for least, want := range map[time.Duration]time.Duration{
-		0: 5 * time.Second, 3 * time.Second: time.Second, time.Millisecond: shortest, time.Hour: 5 * time.Second,
+		0: longest, 1500 * time.Millisecond: time.Second / 2, time.Millisecond: shortest, time.Hour: longest,
 	} {
 		if got := g.every(least); got != want {
 			t.Errorf("every %s for a user timeout of %s, want %s", got, least, want)
