@@ -61,6 +61,9 @@ stderr says so. "-" stands for stdin.`,
 				if text := uncappedText(pol.Uncapped()); text != "" && !groundHere().RTOCap {
 					fmt.Fprintf(e.stderr, "%s: on this machine %s\n", file, text)
 				}
+				if hasty := pol.Hasty(); len(hasty) > 0 {
+					fmt.Fprintf(e.stderr, "%s: silence of %v ends before a keepalive is due (keepalive.idle x 9/8 + 1s): connections that are idle and well may be probed for it\n", file, hasty)
+				}
 			}
 			if bad {
 				return errSaid

@@ -183,3 +183,20 @@ func TestFiguresTight(t *testing.T) {
 		t.Error("the defaults survive an outage of more than 12.6 s in flight")
 	}
 }
+
+// TestHasty: a silence that ends before a keepalive is due is named.
+func TestHasty(t *testing.T) {
+	p, err := Parse("policy.yaml", []byte(`version: 1
+defaults: {user_timeout: 60s, keepalive: {idle: 8s, interval: 5s}}
+peers:
+  - {name: none, cidrs: [10.0.0.0/24]}
+  - {name: due, cidrs: [10.0.1.0/24], silence: 10s}
+  - {name: before, cidrs: [10.0.2.0/24], silence: 9900ms}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Hasty(); len(got) != 1 || got[0] != "before" {
+		t.Errorf("got %v", got)
+	}
+}
