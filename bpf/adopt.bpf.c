@@ -41,12 +41,6 @@ static __always_inline bool is_full(const struct seq_file *seq)
 	return seq->count + sizeof(struct sh_adoption) >= seq->size;
 }
 
-static __always_inline bool carries_connection(int state)
-{
-	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
-	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
-}
-
 /* The counters of a policy, which may be gone. */
 static __always_inline struct sh_counters *counters_of(__u32 policy)
 {

@@ -7,8 +7,6 @@
 #include "adopt.h"
 #include "guard.h"
 
-#define ICSK_TIME_PROBE0 3
-
 /*
  * The kernel sees a healthy connection as one to end if a user timeout comes on
  * it while the last packet from the peer is older (T15): the first keepalive that

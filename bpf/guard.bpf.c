@@ -11,8 +11,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define ICSK_TIME_PROBE0 3
-#define MAX_TIMEOUT_MS	 0x7fffffffU
+#define MAX_TIMEOUT_MS 0x7fffffffU
 
 /*
  * What is set before the program is loaded. ceiling_ms is how long a connection at
@@ -286,12 +285,6 @@ static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 		let_go(tp, rec); /* what bounds any connection does so here */
 	pace_probes(tp, rec, &w);
 	return SH_GUARD_SILENT;
-}
-
-static __always_inline bool carries_connection(int state)
-{
-	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
-	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
 }
 
 /* Writes one struct sh_guarded a connection that is, or was, guarded. */

@@ -28,6 +28,7 @@
 #define EPIPE		   32
 #define IFF_UP		   1
 #define SHUTDOWN_MASK	   3
+#define ICSK_TIME_PROBE0   3
 
 /* Ticks per second, set before the program is loaded. */
 const volatile __u32 hz = 250;
@@ -51,6 +52,13 @@ static __always_inline __u32 ticks_to_ms(__u32 ticks)
 static __always_inline bool sock_flag(const struct sock *sk, int flag)
 {
 	return sk->__sk_common.skc_flags >> flag & 1;
+}
+
+/* States in which something of a connection is to come still, from either end. */
+static __always_inline bool carries_connection(int state)
+{
+	return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_CLOSE_WAIT ||
+	       state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
 }
 
 /* Nobody has it open any more. */
