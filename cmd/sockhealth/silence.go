@@ -29,17 +29,18 @@ func (s *service) startSilence() error {
 }
 
 // judgeSilent hands a suspect to the agent. One in a namespace that is out of sight
-// waits for its next turn.
+// waits for the next pass.
 func (s *service) judgeSilent(one loader.Suspect) {
 	ns, ok := s.namespace(one.Netns)
 	if !ok {
 		if s.registry != nil {
 			s.registry.Unknown(one.Netns)
+			s.silence.Load().Again(one)
 		}
 		return
 	}
 	defer ns.Close()
-	s.agent.JudgeSilent(ns, one)
+	s.agent.JudgeSilent(ns, one, s.silence.Load().Again)
 }
 
 // namespace returns a handle, which the caller closes, of the namespace with this

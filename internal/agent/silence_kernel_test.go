@@ -42,7 +42,7 @@ func newSilenceBed(t *testing.T) *silenceBed {
 	w := silence.New(silence.Config{Kernel: b.Programs, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Judge: func(s loader.Suspect) {
 		for _, ns := range []*netns.NS{b.Client, b.Server} {
 			if ns.Inode() == s.Netns {
-				b.agent.JudgeSilent(ns, s)
+				b.agent.JudgeSilent(ns, s, nil)
 			}
 		}
 	}})

@@ -17,10 +17,25 @@ import (
 // suspects hands a suspect to the agent and returns the verdicts after a minute.
 func suspects(t *testing.T, w *world, a *Agent, id conn.ID, heard time.Duration) []Entry {
 	t.Helper()
-	a.JudgeSilent(w.ns, loader.Suspect{ID: id, Policy: 1, Request: 2 * time.Second, Heard: heard})
+	a.JudgeSilent(w.ns, loader.Suspect{ID: id, Policy: 1, Request: 2 * time.Second, Heard: heard}, nil)
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	return Entries(a, 0)
+}
+
+// TestSilentBusy: a suspect that finds too many judgements under way is to come again.
+func TestSilentBusy(t *testing.T) {
+	bubble(t, "busy", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		a.owners[owner{w.ns.Inode(), 0}] = MaxOwned
+		var again []loader.Suspect
+		s := loader.Suspect{ID: id, Policy: 1, Request: 2 * time.Second, Heard: 10 * time.Second}
+		a.JudgeSilent(w.ns, s, func(s loader.Suspect) { again = append(again, s) })
+		synctest.Wait()
+		if len(again) != 1 || again[0] != s {
+			t.Errorf("again: %+v", again)
+		}
+	})
 }
 
 // TestSilentSuspect: only a dead path costs a connection on which nobody gave a

@@ -51,6 +51,42 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	stats Stats
+	again []unjudged
+}
+
+// unjudged is a suspect that nobody could judge, and since when.
+type unjudged struct {
+	loader.Suspect
+	since time.Time
+}
+
+// mostAgain is how many suspects wait at most to be told of again.
+const mostAgain = 4096
+
+// Again has the next pass tell Judge of a suspect once more, since nobody could judge
+// it. One that has waited so long that a pass tells of it anew is left to that.
+func (w *Watcher) Again(s loader.Suspect) {
+	peer := w.Kernel.InForce().Peer(s.Policy)
+	if peer == nil || s.Request >= peer.Silence<<(s.Asked+1) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.again) < mostAgain {
+		w.again = append(w.again, unjudged{s, time.Now()})
+	}
+}
+
+// judgeAgain tells of those that waited.
+func (w *Watcher) judgeAgain() {
+	w.mu.Lock()
+	again := w.again
+	w.again = nil
+	w.mu.Unlock()
+	for _, one := range again {
+		one.Request += time.Since(one.since)
+		w.Judge(one.Suspect)
+	}
 }
 
 // New returns a watcher that has done nothing yet.
@@ -89,6 +125,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		var pass loader.SilencePass
 		var err error
 		if every > 0 {
+			w.judgeAgain()
 			pass, err = w.Kernel.Silent(w.Judge)
 		}
 		w.keep(every, pass, err)

@@ -183,3 +183,25 @@ func TestErrors(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A suspect that nobody could judge is told of in the next pass again, as old as it is
+// by then, until a pass tells of it anew.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pol := inForce(t, "4s").Policy
+		n := &node{force: loader.NewInForce(pol, map[uint32]int{1: 0}), pass: loader.SilencePass{}}
+		var w *Watcher
+		var told []time.Duration
+		w = n.run(t, func(s loader.Suspect) {
+			told = append(told, s.Request)
+			w.Again(s)
+		})
+		synctest.Wait()
+		w.Again(loader.Suspect{Policy: 1, Request: 5 * time.Second})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(told) < 3 || len(told) > 5 || told[0] <= 5*time.Second || told[0] > 6*time.Second || told[len(told)-1] < 8*time.Second {
+			t.Errorf("told of after %v", told)
+		}
+	})
+}
