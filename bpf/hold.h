@@ -141,13 +141,13 @@ static __always_inline int hold_connect(struct sh_record *rec, int level, int na
 
 /*
  * Whether the guard has the user timeout in its hand. Where no pass comes any more the
- * application's holds.
+ * application's holds. A global function: what it decides the verifier does not follow.
  */
-static __always_inline bool in_guard(const struct sh_record *rec)
+__noinline int sh_in_guard(__u32 flags, __u32 guard_s)
 {
-	__u16 since = (__u16)(bpf_ktime_get_ns() / 1000000000) - rec->guard_s;
+	__u16 since = (__u16)(bpf_ktime_get_ns() / 1000000000) - (__u16)guard_s;
 
-	return rec->flags & SH_GUARDED && since < SH_GUARD_S;
+	return flags & SH_GUARDED && since < SH_GUARD_S;
 }
 
 /*
@@ -187,7 +187,8 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 				int value)
 {
 	struct sh_options app = rec->app, next, same;
-	bool raised, allow = rec->override == SH_ALLOW, guarded = in_guard(rec);
+	bool raised, allow = rec->override == SH_ALLOW,
+		     guarded = sh_in_guard(rec->flags, rec->guard_s);
 	int held;
 
 	if (name == TCP_RTO_MAX_MS)

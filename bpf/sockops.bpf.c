@@ -340,17 +340,22 @@ static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
  * What a guard left that is gone would put off for the time of a window that was shut
  * what bounds the stall. Where a window has left its mark it stays (kernel-facts L9).
  */
-static __always_inline void unguard(struct bpf_sock_ops *ctx, const struct tcp_sock *tp,
-				    struct sh_record *rec)
+__noinline int sh_unguard(struct bpf_sock_ops *ctx)
 {
-	__u32 ms = rec->effective.user_timeout_ms;
+	struct tcp_sock *tp = ctx_tcp_sock(ctx);
+	struct sh_record *rec;
+	__u32 ms;
 
-	if (!is_guards(rec, tp->inet_conn.icsk_user_timeout) || !tp->snd_wnd ||
-	    !bpf_core_field_exists(tp->inet_conn.icsk_probes_tstamp) ||
+	if (!tp || !tp->snd_wnd || !bpf_core_field_exists(tp->inet_conn.icsk_probes_tstamp) ||
 	    tp->inet_conn.icsk_probes_tstamp)
-		return;
+		return 0;
+	rec = record_of(tp);
+	if (!rec || !is_guards(rec, tp->inet_conn.icsk_user_timeout))
+		return 0;
+	ms = rec->effective.user_timeout_ms;
 	set_opt(ctx, SOL_TCP, TCP_USER_TIMEOUT, ms, SH_FAULT_SET_USER_TIMEOUT);
 	rec->flags &= ~SH_GUARDED;
+	return 0;
 }
 
 /* The first retransmission timeout of a stall. */
@@ -365,7 +370,7 @@ static __always_inline void stalled(struct bpf_sock_ops *ctx)
 	rec = record_of(tp);
 	if (!rec || rec->flags & SH_CONNECTING)
 		return;
-	unguard(ctx, tp, rec);
+	sh_unguard(ctx);
 	c = counters(rec->policy);
 	if (c)
 		COUNT(c->stalls, 1);
