@@ -34,7 +34,7 @@ struct sh_facts {
 	__u8 unanswered; /* enum sh_wait, apart from silence */
 	__u8 in_flight;
 	__u8 probes_out;
-	__u8 pad;
+	__u8 shrunk; /* the peer took its window back with data under way */
 };
 
 static __always_inline void gather(const struct tcp_sock *tp, struct sh_facts *f)
@@ -46,6 +46,7 @@ static __always_inline void gather(const struct tcp_sock *tp, struct sh_facts *f
 	f->age = sh_min(now - data, now - ack);
 	f->in_flight = tp->write_seq != tp->snd_una;
 	f->probes_out = icsk->icsk_probes_out;
+	f->shrunk = tp->packets_out && !tp->snd_wnd;
 	if (icsk->icsk_retransmits || icsk->icsk_probes_out)
 		f->unanswered = SH_WAIT_STUCK;
 	/* A peer that takes no more, and answers every probe, would be ended (L1). */
@@ -120,8 +121,8 @@ __noinline int plan(struct sh_pass *pass, struct sh_facts *f, struct sh_options 
 		return SH_WAIT_ERROR;
 	if (want->rto_max != now->rto_max) {
 		/* It counts what has been retransmitted before, too. */
-		if (want->rto_max && f->unanswered == SH_WAIT_STUCK)
-			return SH_WAIT_STUCK;
+		if (want->rto_max && (f->unanswered == SH_WAIT_STUCK || f->shrunk))
+			return f->unanswered;
 		f->sets |= SH_SET_RTO_MAX;
 		now->rto_max = want->rto_max;
 	}

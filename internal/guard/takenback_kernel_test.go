@@ -4,6 +4,7 @@ package guard_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 )
 
@@ -54,6 +56,35 @@ func takenBack(t *testing.T, b *loadertest.Bed) (c, peer *net.TCPConn) {
 	}
 	labtest.Heal(t, drop)
 	return c, peer
+}
+
+// TestTakenBackCap: a peer that took its window back is not brought under a limit of
+// retransmissions, which counts those that it has answered as well.
+func TestTakenBackCap(t *testing.T) {
+	const either = "version: 1\ndefaults: {user_timeout: 30s, in_flight: %s}\npeers: [{name: server, cidrs: [10.91.2.0/24]}]\n"
+	b := loadertest.New(t, fmt.Sprintf(either, "user_timeout"))
+	loadertest.Need(t, b.Programs, kernel.RTOCap)
+	err := b.Server.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_shrink_window", []byte("1"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := takenBack(t, b)
+	before := labtest.RTOMax(t, c)
+	b.SetPolicy(t, fmt.Sprintf(either, "rto_cap"))
+	var told []loader.Adoption
+	err = b.Client.Do(func() error {
+		_, err := b.Programs.Adopt(loader.AdoptOptions{Budget: 10}, func(one loader.Adoption) error {
+			told = append(told, one)
+			return nil
+		})
+		return err
+	})
+	if err != nil || len(told) != 1 || told[0].Wait != loader.WaitWindow {
+		t.Errorf("told %+v (%v)", told, err)
+	}
+	if got := labtest.RTOMax(t, c); got != before || labtest.Options(t, c).UserTimeout != 30*time.Second {
+		t.Errorf("TCP_RTO_MAX_MS %s, options %+v", got, labtest.Options(t, c))
+	}
 }
 
 // TestTakenBack: a peer that takes its window back, and answers, lives longer than the
