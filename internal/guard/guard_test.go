@@ -31,7 +31,7 @@ type node struct {
 	passes  []time.Time
 	asked   time.Duration // the interval of the last pass
 	err     error
-	away    bool // what is shut is in a namespace out of reach
+	away    bool          // what is shut is in a namespace out of reach
 	held    chan struct{} // a pass waits for it, where there is one
 }
 
