@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -216,6 +217,7 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 	if one := adopted(t, told, c); one.Outcome != loader.Released || stats.Pending() != 0 {
 		t.Errorf("told %+v, %+v", one, stats)
 	}
+	drain(t, peer) // what waits to be sent would hold up a write
 	wantAlive(t, "released", c, peer)
 }
 
@@ -287,9 +289,8 @@ func (g *guarding) stamp(t *testing.T, c, peer *net.TCPConn) {
 		}
 	}
 	const none = "no window opened by less than a segment"
-	running, _, err := kernel.Running()
-	if err == nil && (running.Before(kernel.Release{Major: 6, Minor: 18}) || !running.Before(kernel.Release{Major: 7})) {
-		t.Skip(none) // how a window opens differs
+	if os.Getenv("SOCKHEALTH_VM") != "" {
+		t.Skip(none) // a reader and a sender as slow as these take turns
 	}
 	t.Fatal(none)
 }
