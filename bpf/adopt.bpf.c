@@ -230,6 +230,9 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 	rec->flags = row->wait ? rec->flags | SH_PENDING : rec->flags & ~SH_PENDING;
 	row->flags = rec->flags;
 	if (!rule && !row->wait) {
+		/* Nobody would know without the record that it is the guard's. */
+		if (rec->pace && sock_rto_max_ms(tp) == rec->pace * 100)
+			set_rto_max(tp, rec, 0);
 		row->outcome = SH_ADOPT_RELEASED;
 		left(rec->policy);
 		bpf_sk_storage_delete(&sh_records, tp);

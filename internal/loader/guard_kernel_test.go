@@ -221,6 +221,30 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 	wantAlive(t, "released", c, peer)
 }
 
+// TestUnguardUnasked: a connection whose application asked for no user timeout has none
+// at once, and its retransmissions are limited as before, although its window is shut.
+func TestUnguardUnasked(t *testing.T) {
+	g := newGuarding(t)
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	before := labtest.RTOMax(t, c)
+	g.shut(t, c)
+	g.setPolicy(t, `version: 1
+peers: [{name: server, cidrs: [192.0.2.0/24]}]
+`)
+	told, _ := g.pass(t, g.Client, plenty)
+	if one := adopted(t, told, c); one.Outcome != loader.Released {
+		t.Errorf("told %+v", one)
+	}
+	if got := labtest.Options(t, c).UserTimeout; got != 0 {
+		t.Errorf("user timeout %s", got)
+	}
+	if got := labtest.RTOMax(t, c); got != before {
+		t.Errorf("TCP_RTO_MAX_MS %s, want %s", got, before)
+	}
+	drain(t, peer)
+	wantAlive(t, "released", c, peer)
+}
+
 // TestGuardGone: where no pass comes any more, and the window has opened since, the next
 // stall is bounded by the connection's own user timeout.
 func TestGuardGone(t *testing.T) {
