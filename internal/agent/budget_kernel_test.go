@@ -53,9 +53,13 @@ func TestDeferredPaced(t *testing.T) {
 	clients, _ := b.pool(t, pool)
 	labtest.Fault(t)(b.DropPort(7100))
 	b.silent(t, b.Client, clients[pool-1], 1200*time.Millisecond)
-	wantVerdict(t, b.judge(t, report(b.Client, clients[0], time.Second)), verdict.DeadPath, "", agent.ActionClosed)
+	first := make(chan agent.Result, 1)
+	go func() {
+		defer close(first) // also where it fails
+		first <- b.judge(t, report(b.Client, clients[0], time.Second))
+	}()
 	began := time.Now() // of the first second, or some time before
-	labtest.Eventually(t, pool/perSecond*time.Second+2*late, func() bool {
+	labtest.Eventually(t, 20*time.Second+pool/perSecond*time.Second+2*late, func() bool {
 		before := time.Now()
 		n := b.destroyed(t)
 		if most := perSecond + 1 + int(perSecond*time.Since(began).Seconds()); n > most {
@@ -67,6 +71,7 @@ func TestDeferredPaced(t *testing.T) {
 		return n == pool
 	}, "the end of the pool")
 	t.Logf("%d closed within %v of the second", pool, time.Since(began))
+	wantVerdict(t, <-first, verdict.DeadPath, "", agent.ActionClosed)
 	for _, c := range clients {
 		wantAborted(t, c)
 	}
