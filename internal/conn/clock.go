@@ -16,6 +16,9 @@ func Now() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 // It is no measure of age: peers and timers know nothing of it.
 func Boot() time.Duration { return read(unix.CLOCK_BOOTTIME) }
 
+// ThreadCPU is how much CPU the calling thread has used.
+func ThreadCPU() time.Duration { return read(unix.CLOCK_THREAD_CPUTIME_ID) }
+
 func read(clock int32) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(clock, &ts); err != nil {

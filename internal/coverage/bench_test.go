@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
@@ -39,10 +40,7 @@ func BenchmarkScan(b *testing.B) {
 			}
 			runtime.LockOSThread() // the scan's CPU is this thread's
 			defer runtime.UnlockOSThread()
-			began, err := threadCPU()
-			if err != nil {
-				b.Fatal(err)
-			}
+			began := conn.ThreadCPU()
 			for b.Loop() {
 				met := 0
 				_, err := c.all(b.Context(), p.InForce(), nil, nil, func(f *Found) error {
@@ -55,11 +53,7 @@ func BenchmarkScan(b *testing.B) {
 					b.Fatalf("met %d, want %d: %v", met, one.expected, err)
 				}
 			}
-			ended, err := threadCPU()
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportMetric((ended-began).Seconds()*1e3/float64(b.N), "cpu-ms/10k-sockets")
+			b.ReportMetric((conn.ThreadCPU()-began).Seconds()*1e3/float64(b.N), "cpu-ms/10k-sockets")
 		})
 	}
 }

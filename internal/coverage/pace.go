@@ -4,10 +4,9 @@ package coverage
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sockhealth/sockhealth/internal/conn"
 )
 
 const (
@@ -25,13 +24,10 @@ type pace struct {
 }
 
 // begin counts from here on, on the calling thread.
-func (p *pace) begin() error {
-	if p == nil {
-		return nil
+func (p *pace) begin() {
+	if p != nil {
+		p.begun = conn.ThreadCPU()
 	}
-	now, err := threadCPU()
-	p.begun = now
-	return err
 }
 
 // breathe counts, and rests if it is time to.
@@ -39,11 +35,7 @@ func (p *pace) breathe(ctx context.Context) error {
 	if p == nil {
 		return ctx.Err()
 	}
-	now, err := threadCPU()
-	if err != nil {
-		return err
-	}
-	took := now - p.begun
+	took := conn.ThreadCPU() - p.begun
 	if took < slice {
 		return ctx.Err()
 	}
@@ -51,7 +43,8 @@ func (p *pace) breathe(ctx context.Context) error {
 	if err := sleep(ctx, idle*took); err != nil {
 		return err
 	}
-	return p.begin()
+	p.begin()
+	return nil
 }
 
 // end counts what is not counted yet.
@@ -59,19 +52,9 @@ func (p *pace) end() {
 	if p == nil {
 		return
 	}
-	if now, err := threadCPU(); err == nil {
-		p.used += now - p.begun
-		p.begun = now
-	}
-}
-
-// threadCPU is how much CPU the calling thread has used.
-func threadCPU() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		return 0, fmt.Errorf("read the thread's CPU time: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
+	now := conn.ThreadCPU()
+	p.used += now - p.begun
+	p.begun = now
 }
 
 // sleep waits, and returns ctx's error where that ends first.

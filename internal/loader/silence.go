@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/kernel"
@@ -99,13 +98,13 @@ func (p *Programs) Silent(fn func(Suspect)) (pass SilencePass, err error) {
 	var found []Suspect
 	runtime.LockOSThread() // whose CPU is counted
 	defer runtime.UnlockOSThread()
-	began := threadCPU()
+	began := conn.ThreadCPU()
 	err = walkOver(link.IterOptions{Program: s.ShSilence, Map: p.sockops.ShRecords}, binary.Size(silenceShSuspect{}), func(b []byte) error {
 		one, err := decodeSuspect(b)
 		found = append(found, one)
 		return err
 	})
-	pass.CPU = threadCPU() - began
+	pass.CPU = conn.ThreadCPU() - began
 	if err != nil {
 		return pass, fmt.Errorf("watch for silence: %w", err)
 	}
@@ -156,11 +155,4 @@ func decodeSuspect(b []byte) (Suspect, error) {
 		Heard:    time.Duration(s.HeardMs) * time.Millisecond,
 		InFlight: s.InFlight != 0, Asked: int(s.Asked),
 	}, nil
-}
-
-// threadCPU is how much CPU the calling thread has used.
-func threadCPU() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail
-	return time.Duration(ts.Nano())
 }
