@@ -58,6 +58,9 @@ static __always_inline __u32 look_flags(struct tcp_sock *tp)
 		flags |= SH_LOOK_REPAIR;
 	if (is_kernels(tp))
 		flags |= SH_LOOK_KERNEL;
+	/* Of SYN and FIN it counts the payload alone; lsndtime begins at the handshake. */
+	if (!tp->bytes_sent)
+		flags |= SH_LOOK_UNSENT;
 	return flags;
 }
 

@@ -242,6 +242,7 @@ enum sh_look_flags {
 	SH_LOOK_BACKLOG = 1 << 9, /* segments wait for that process */
 	SH_LOOK_KERNEL = 1 << 10, /* the kernel uses it itself */
 	SH_LOOK_IPSEC = 1 << 11,  /* its namespace has IPsec policies for what leaves */
+	SH_LOOK_UNSENT = 1 << 12, /* no payload was ever sent on it */
 };
 
 /* One look at one socket (conn.Snapshot in Go). */

@@ -173,6 +173,7 @@ struct tcp_ao_info;
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u64 bytes_received;
+	__u64 bytes_sent;
 	__u64 bytes_acked;
 	__u32 snd_una;
 	__u32 snd_nxt;

@@ -21,9 +21,26 @@ func acknowledged(t *testing.T, c *net.TCPConn) {
 }
 
 // TestDelivery: what waits behind a shut window is unsent, and our own FIN is no part
-// of the request, whether it is acknowledged or not.
+// of the request, whether it is acknowledged or not. Where nothing was ever written
+// there is no request, although the connection is young (kernel-facts D3).
 func TestDelivery(t *testing.T) {
 	b := newBed(t, patient)
+	for name, shutdown := range map[string]func(*net.TCPConn) error{
+		"nothing written":              func(*net.TCPConn) error { return nil },
+		"nothing written, half closed": (*net.TCPConn).CloseWrite,
+	} {
+		client, server := labtest.Pair(t, b.Lab, 0)
+		if err := shutdown(client); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []agent.Result{
+			b.judge(t, report(b.Client, client, time.Second)), b.judge(t, report(b.Server, server, time.Second)),
+		} {
+			if r.Delivery != verdict.NoRequest || !r.Basis.Before.NeverSent {
+				t.Errorf("%s: delivery %q, want %q; %+v", name, r.Delivery, verdict.NoRequest, r.Basis.Before)
+			}
+		}
+	}
 	slow, slowPeer := labtest.Pair(t, b.Lab, 0)
 	exchange(t, slow, slowPeer)
 	slow.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))

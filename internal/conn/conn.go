@@ -182,8 +182,10 @@ type Snapshot struct {
 	// start at the handshake: with BytesReceived 0 no payload ever came.
 	DataAge, PacketAge time.Duration
 	// SendAge is the time since payload was last sent, retransmissions
-	// included; a keepalive is none. It starts at the handshake.
-	SendAge time.Duration
+	// included; a keepalive is none. It starts at the handshake: with NeverSent no
+	// payload was ever sent (a FIN, or a SYN without data, is none).
+	SendAge   time.Duration
+	NeverSent bool
 	// DataStamp and AckStamp are the kernel's ticks of the last payload and of
 	// the last acknowledgement. Between two looks one of them changes exactly
 	// when an acceptable segment came in a later tick.

@@ -114,6 +114,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		Orphan:        has(lookupShLookFlagsSH_LOOK_ORPHAN),
 		Kernel:        has(lookupShLookFlagsSH_LOOK_KERNEL),
 		IPsec:         has(lookupShLookFlagsSH_LOOK_IPSEC),
+		NeverSent:     has(lookupShLookFlagsSH_LOOK_UNSENT),
 		Timestamps:    has(lookupShLookFlagsSH_LOOK_TSTAMP),
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,

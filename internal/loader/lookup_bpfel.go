@@ -74,6 +74,7 @@ const (
 	lookupShLookFlagsSH_LOOK_BACKLOG     lookupShLookFlags = 512
 	lookupShLookFlagsSH_LOOK_KERNEL      lookupShLookFlags = 1024
 	lookupShLookFlagsSH_LOOK_IPSEC       lookupShLookFlags = 2048
+	lookupShLookFlagsSH_LOOK_UNSENT      lookupShLookFlags = 4096
 )
 
 type lookupShLookPacket struct {

@@ -70,6 +70,8 @@ type Sight struct {
 	DataAgeNS   int64 `json:"data_age_ns"`
 	PacketAgeNS int64 `json:"packet_age_ns"`
 	SendAgeNS   int64 `json:"send_age_ns"`
+	// NeverSent says that no payload was ever sent: SendAgeNS counts from the handshake.
+	NeverSent bool `json:"never_sent,omitempty"`
 	// DataStamp and AckStamp are the kernel's ticks of the last payload and of the
 	// last acknowledgement.
 	DataStamp uint32 `json:"data_stamp"`
@@ -114,7 +116,7 @@ func sight(l *Look, base uint32, report time.Duration) Sight {
 		Found: true, TakenNS: int64(s.Taken - report), State: s.State.String(),
 		TCPBytesReceived: s.BytesReceived, TCPBytesAcked: s.BytesAcked, Unread: s.Unread(),
 		SndUna: s.SndUna - base, SndNxt: s.SndNxt - base, WriteSeq: s.WriteSeq - base, SendWindow: s.SndWnd,
-		DataAgeNS: int64(s.DataAge), PacketAgeNS: int64(s.PacketAge), SendAgeNS: int64(s.SendAge),
+		DataAgeNS: int64(s.DataAge), PacketAgeNS: int64(s.PacketAge), SendAgeNS: int64(s.SendAge), NeverSent: s.NeverSent,
 		DataStamp: s.DataStamp, AckStamp: s.AckStamp, Retransmits: s.Retransmits, ProbesOut: s.ProbesOut,
 		Locked: s.Locked, Backlog: s.Backlog, Orphan: s.Orphan,
 		MPTCP: s.MPTCP, MD5OrAO: s.MD5OrAO, Repair: s.Repair, LinkUp: s.DstDevUp,
@@ -180,6 +182,7 @@ func (g *Sight) look() (l Look, err error) {
 	}
 	s.SndUna, s.SndNxt, s.WriteSeq, s.SndWnd = g.SndUna, g.SndNxt, g.WriteSeq, g.SendWindow
 	s.DataAge, s.PacketAge, s.SendAge = time.Duration(g.DataAgeNS), time.Duration(g.PacketAgeNS), time.Duration(g.SendAgeNS)
+	s.NeverSent = g.NeverSent
 	s.DataStamp, s.AckStamp, s.Retransmits, s.ProbesOut = g.DataStamp, g.AckStamp, g.Retransmits, g.ProbesOut
 	s.Locked, s.Backlog, s.Orphan = g.Locked, g.Backlog, g.Orphan
 	s.MPTCP, s.MD5OrAO, s.Repair, s.DstDevUp = g.MPTCP, g.MD5OrAO, g.Repair, g.LinkUp

@@ -16,6 +16,12 @@ func seq(una, nxt, write uint32, sendAge time.Duration, state conn.State) Look {
 	}}
 }
 
+// unsent is a look at a connection on which no payload was ever sent.
+func unsent(l Look) Look {
+	l.Snapshot.NeverSent = true
+	return l
+}
+
 func TestDelivered(t *testing.T) {
 	const (
 		wrap  = 1<<32 - 50 // the numbers wrap within the request
@@ -47,6 +53,11 @@ func TestDelivered(t *testing.T) {
 		{"our FIN is no request", seq(9, 10, 10, since, conn.FinWait1), seq(9, 10, 10, since, conn.FinWait1), Acknowledged},
 		{"request and FIN", seq(7, 10, 10, since, conn.FinWait1), seq(7, 10, 10, since, conn.FinWait1), Unacknowledged},
 		{"request acknowledged, FIN not", seq(7, 10, 10, since, conn.FinWait1), seq(9, 10, 10, since, conn.FinWait1), Acknowledged},
+		{"nothing was ever written", unsent(seq(7, 7, 7, since, est)), unsent(seq(7, 7, 7, since, est)), NoRequest},
+		{"nothing was ever written, then it ended", unsent(seq(7, 7, 7, since, est)), Look{Ended: EndReset}, NoRequest},
+		{"nothing was ever written, and our FIN is not acknowledged", unsent(seq(7, 8, 8, since, conn.FinWait1)), unsent(seq(7, 8, 8, since, conn.FinWait1)), NoRequest},
+		{"nothing was ever written, and our FIN is acknowledged", unsent(seq(8, 8, 8, since, conn.FinWait2)), unsent(seq(8, 8, 8, since, conn.FinWait2)), NoRequest},
+		{"the first request waits to be sent", unsent(seq(7, 7, 9, since, est)), unsent(seq(7, 7, 9, since, est)), Unacknowledged},
 		{"half closed, all acknowledged", seq(10, 10, 10, since, conn.FinWait2), seq(10, 10, 10, since, conn.FinWait2), Acknowledged},
 	} {
 		if got := Delivered(test.report, test.last, sent); got != test.want {

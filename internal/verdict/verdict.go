@@ -294,10 +294,11 @@ func slow(in Input) Verdict {
 
 // CalledSince reports whether payload was sent at or after the moment that a
 // call claims: without it, no call was made on this connection. Somewhat earlier
-// will do where nothing has answered it.
+// will do where nothing has answered it. The handshake is no payload, although the
+// age counts from it.
 func CalledSince(s *conn.Snapshot, sent time.Duration) bool {
 	at := s.Taken - s.SendAge
-	return at >= sent-tick || at >= sent-transit && s.DataAge >= s.SendAge
+	return !s.NeverSent && (at >= sent-tick || at >= sent-transit && s.DataAge >= s.SendAge)
 }
 
 // AsksApp reports whether the application's answer would make a difference: the

@@ -153,6 +153,10 @@ func TestApplication(t *testing.T) {
 			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
 			in.After.Snapshot.SendAge = time.Minute
 		}, Verdict{Word: AliveSlow}},
+		{"silent, but nothing was ever sent, and the connection is young", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit = AppSilent, true, time.Second
+			in.After.Snapshot.NeverSent = true
+		}, Verdict{Word: AliveSlow}},
 		{"silent, and the report took a while to come", func(in *Input) {
 			in.App, in.CloseHung = AppSilent, true
 			in.After.Snapshot.SendAge = in.After.Snapshot.Taken - in.Sent + 400*time.Millisecond
