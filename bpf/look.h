@@ -24,6 +24,16 @@ static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *
 	return 0;
 }
 
+/* The device that its packets came in by, also when that is down and its routes are gone. */
+static __always_inline __u32 look_source(const struct inet_sock *inet)
+{
+	if (bpf_core_field_exists(inet->sk.sk_rx_dst_ifindex))
+		return inet->sk.sk_rx_dst_ifindex;
+	if (bpf_core_field_exists(inet->rx_dst_ifindex))
+		return inet->rx_dst_ifindex;
+	return 0;
+}
+
 /* Whether IPsec may treat packets that leave by what they are of. */
 static __always_inline __u32 look_ipsec(const struct sock *sk)
 {
@@ -125,7 +135,7 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 		out->tos = inet->pinet6->tclass;
 		out->flow_label = bpf_ntohl(inet->pinet6->flow_label) & 0xfffff;
 	}
-	out->spare = 0;
+	out->src_dev = look_source(inet);
 	out->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
 	out->retransmits = icsk->icsk_retransmits;
 	out->probes_out = icsk->icsk_probes_out;

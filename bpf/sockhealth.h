@@ -279,7 +279,7 @@ struct sh_look {
 	__u32 uid;
 	__u32 flags;	  /* enum sh_look_flags */
 	__u32 flow_label; /* of IPv6, set for the socket; 0: the kernel chooses by txhash */
-	__u32 spare;
+	__u32 src_dev;	  /* ifindex that its packets last came in by, 0: not known */
 	__u8 state;
 	__u8 family;
 	__u8 tos;

@@ -129,6 +129,7 @@ struct sock {
 	kuid_t sk_uid;
 	__u32 sk_txhash;
 	struct dst_entry *sk_dst_cache;
+	int sk_rx_dst_ifindex; /* since Linux 5.16 */
 	struct socket *sk_socket;
 	void *sk_user_data;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -146,6 +147,7 @@ struct inet_sock {
 	struct ipv6_pinfo *pinet6;
 	__be16 inet_sport;
 	__u8 tos;
+	int rx_dst_ifindex; /* until Linux 5.15 */
 };
 
 struct inet_connection_sock {

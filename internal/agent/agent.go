@@ -65,8 +65,8 @@ type Sockets interface {
 }
 
 // Prober sends one segment of the connection, and reports whether it certainly
-// takes the connection's way. Its errors wrap prober.ErrBlocked and
-// prober.ErrNoRoute.
+// takes the connection's way. Its errors wrap prober.ErrBlocked, and prober.ErrNoRoute
+// with or without prober.ErrLinkDown.
 type Prober interface {
 	Send(ns *netns.NS, s *conn.Snapshot) (prober.Sent, error)
 }

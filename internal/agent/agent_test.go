@@ -247,6 +247,7 @@ func TestRefusedProbes(t *testing.T) {
 	for err, want := range map[error]verdict.Verdict{
 		prober.ErrBlocked: {Word: verdict.Unknown, Reason: verdict.ReasonProbeBlocked},
 		prober.ErrNoRoute: {Word: verdict.LocalFault, Reason: verdict.ReasonNoRoute},
+		fmt.Errorf("%w: %w", prober.ErrLinkDown, prober.ErrNoRoute): {Word: verdict.LocalFault, Reason: verdict.ReasonNoCarrier},
 		errors.New("odd"): {Word: verdict.Unknown, Reason: verdict.ReasonProbeFailed},
 	} {
 		bubble(t, want.Reason, func(t *testing.T, w *world, a *Agent) {

@@ -167,7 +167,7 @@ func (p *probing) attempt(last bool) {
 		p.note(probeSegment, attemptBlocked)
 		a.stats.refused(probeSegment, resultBlocked)
 	case errors.Is(err, prober.ErrNoRoute):
-		p.probe.NoRoute = true
+		p.probe.NoRoute, p.probe.LinkDown = true, errors.Is(err, prober.ErrLinkDown)
 		p.note(probeSegment, attemptNoRoute)
 		a.stats.refused(probeSegment, resultNoRoute)
 	default:

@@ -240,6 +240,8 @@ func TestLocalFaults(t *testing.T) {
 	b := newBed(t, patient)
 	client, server := labtest.Pair(t, b.Lab, 0)
 	exchange(t, client, server)
+	six, sixPeer := labtest.PairTo(t, labtest.Dialer{NS: b.Client}, b.Server, netip.AddrPortFrom(b.ServerAddr6, 0))
+	exchange(t, six, sixPeer)
 	judge := func(word verdict.Word, reason string) {
 		t.Helper()
 		b.silent(t, b.Client, client, 1200*time.Millisecond)
@@ -272,6 +274,19 @@ func TestLocalFaults(t *testing.T) {
 	judge(verdict.LocalFault, verdict.ReasonNoCarrier)
 	far(nl.LinkSetUp)
 	wantWorks(t, client, server)
+
+	in(t, b.Client, func() error { // its routes go with it, and its IPv6 address
+		link, err := nl.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return nl.LinkSetDown(link)
+	})
+	judge(verdict.LocalFault, verdict.ReasonNoCarrier)
+	if _, err := six.Write([]byte("request")); err != nil {
+		t.Fatal(err)
+	}
+	wantVerdict(t, b.judge(t, report(b.Client, six, 0)), verdict.LocalFault, verdict.ReasonNoCarrier, agent.ActionNone)
 }
 
 // TestProxyAnswers: the path to the peer is dropped, and a proxy on this host goes

@@ -217,6 +217,7 @@ type Snapshot struct {
 	TOS       uint8  // IP_TOS or IPV6_TCLASS
 	DstDev    uint32 // ifindex of the device the connection leaves by, 0: no cached route
 	DstDevUp  bool   // that device is up and has a carrier; true where DstDev is 0
+	SrcDev    uint32 // ifindex of the device its packets last came in by, 0: not known
 	IPsec     bool   // its namespace has IPsec policies for packets that leave
 	Options   Options
 	Record    Record

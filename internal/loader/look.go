@@ -119,7 +119,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		TimestampUsec: has(lookupShLookFlagsSH_LOOK_TSTAMP_USEC),
 		TSOffset:      l.TsOffset, TSRecent: l.TsRecent,
 		Mark: l.Mark, TxHash: l.Txhash, FlowLabel: l.FlowLabel, TOS: l.Tos,
-		DstDev: l.DstDev, DstDevUp: !has(lookupShLookFlagsSH_LOOK_DEV_DOWN),
+		DstDev: l.DstDev, DstDevUp: !has(lookupShLookFlagsSH_LOOK_DEV_DOWN), SrcDev: l.SrcDev,
 		Options: options(l.Options),
 		// That of a connect() under way is none of a connection.
 		HasRecord: has(lookupShLookFlagsSH_LOOK_RECORD) && l.Record.Flags&uint8(lookupShRecordFlagsSH_CONNECTING) == 0,

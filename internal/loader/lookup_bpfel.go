@@ -47,7 +47,7 @@ type lookupShLook struct {
 	Uid           uint32
 	Flags         uint32
 	FlowLabel     uint32
-	Spare         uint32
+	SrcDev        uint32
 	State         uint8
 	Family        uint8
 	Tos           uint8

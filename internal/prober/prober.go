@@ -20,6 +20,9 @@ var (
 	ErrBlocked = errors.New("probe blocked on this host")
 	// ErrNoRoute: the connection has no way out of this host.
 	ErrNoRoute = errors.New("no route for the connection")
+	// ErrLinkDown, with ErrNoRoute: a device of the connection's is down or has no
+	// carrier, and with it its routes are gone.
+	ErrLinkDown = errors.New("device is down")
 	// ErrUnprobeable: a connection that must not be probed this way.
 	ErrUnprobeable = errors.New("connection cannot be probed")
 )
@@ -35,7 +38,7 @@ func New() *Prober { return &Prober{} }
 //
 // A nil error means that the kernel accepted the segment for sending, and no
 // more: it may still be lost on a device without a carrier. Nothing was sent where
-// the error wraps ErrUnprobeable, ErrNoRoute or ErrBlocked.
+// the error wraps ErrUnprobeable, ErrNoRoute (and ErrLinkDown, where that is why) or ErrBlocked.
 func (p *Prober) Send(ns *netns.NS, s *conn.Snapshot) (Sent, error) {
 	var sent Sent
 	err := p.on(ns, s, func(k *socket, s *conn.Snapshot) error {
@@ -78,6 +81,9 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 			}
 			// Or the table has no way by it but for the connection's own.
 			w.apart = w.apart || s.DstDevUp
+		}
+		if linkDown(s.Ifindex) || linkDown(s.SrcDev) {
+			err = fmt.Errorf("%w: %w", ErrLinkDown, err)
 		}
 		return err
 	})

@@ -37,6 +37,8 @@ type Asked struct {
 	Wanted  int  `json:"wanted"`
 	Blocked bool `json:"blocked,omitempty"`
 	NoRoute bool `json:"no_route,omitempty"`
+	// LinkDown is why there was no route.
+	LinkDown bool `json:"link_down,omitempty"`
 	// Multipath, Apart and LocalLeg are as in Probe.
 	Multipath bool  `json:"multipath,omitempty"`
 	Apart     bool  `json:"apart,omitempty"`
@@ -101,7 +103,7 @@ func (in Input) Basis(report time.Duration) *Basis {
 	if p := &in.Probe; p.Done {
 		after := sight(&in.After, base, report)
 		b.After = &after
-		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
+		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
 			Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, WindowNS: int64(p.Window)}
 	}
 	return b
@@ -147,7 +149,7 @@ func (b *Basis) Input() (Input, error) {
 	}
 	p := b.Probe
 	in.Probe = Probe{
-		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute,
+		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
 		Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, Window: time.Duration(p.WindowNS),
 	}
 	if b.After == nil {

@@ -129,6 +129,9 @@ type Probe struct {
 	Sent, Wanted int
 	// Blocked, NoRoute: at least one attempt was refused so.
 	Blocked, NoRoute bool
+	// LinkDown: the last one refused for want of a route was so because a device of the
+	// connection's is down, or has no carrier.
+	LinkDown bool
 	// Multipath: segments of ours may have left by another next hop than the
 	// connection's. Apart: they may for another reason have been treated otherwise
 	// than its own. They are not among those that Sent counts.
@@ -242,7 +245,7 @@ func last(in Input) Verdict {
 		return Verdict{Word: Alive}
 	case heard:
 		return slow(in)
-	case !after.DstDevUp:
+	case !after.DstDevUp, in.Probe.NoRoute && in.Probe.LinkDown:
 		return Verdict{Word: LocalFault, Reason: ReasonNoCarrier}
 	case in.Probe.NoRoute:
 		return Verdict{Word: LocalFault, Reason: ReasonNoRoute}

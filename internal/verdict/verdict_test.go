@@ -102,6 +102,8 @@ func TestAfterProbe(t *testing.T) {
 		{"ended, nobody knows how", Look{}, asked, Verdict{Word: Gone, Reason: ReasonEnded}},
 		{"no carrier", with(silent, func(s *conn.Snapshot) { s.DstDevUp = false }), asked, Verdict{Word: LocalFault, Reason: ReasonNoCarrier}},
 		{"no route", silent, Probe{Done: true, NoRoute: true, Wanted: 5}, Verdict{Word: LocalFault, Reason: ReasonNoRoute}},
+		{"no route, since the link is down", silent, Probe{Done: true, NoRoute: true, LinkDown: true, Wanted: 5}, Verdict{Word: LocalFault, Reason: ReasonNoCarrier}},
+		{"no route, since the link is down, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, NoRoute: true, LinkDown: true, Wanted: 5}, Verdict{Word: AliveSlow}},
 		{"our segments refused", silent, Probe{Done: true, Blocked: true, Wanted: 5, Sent: 5}, Verdict{Word: Unknown, Reason: ReasonProbeBlocked}},
 		{"an attempt missing", silent, Probe{Done: true, Wanted: 5, Sent: 4}, Verdict{Word: Unknown, Reason: ReasonProbeFailed}},
 		{"ours may have gone astray", silent, Probe{Done: true, Wanted: 5, Sent: 4, Multipath: true}, Verdict{Word: Unknown, Reason: ReasonMultipath}},
