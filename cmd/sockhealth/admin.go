@@ -152,17 +152,18 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 		return nil, err
 	}
 	defer release()
+	ground := a.grounds(spaces)
 	var out []api.Socket
 	err = a.agent.List(spaces, func(s *conn.Snapshot, peer *policy.Peer) error {
-		out = append(out, a.socket(s, peer))
+		out = append(out, a.socket(s, peer, ground(s.Netns)))
 		return ctx.Err()
 	})
 	return out, err
 }
 
 // socket puts a look into the words of the API; peer is nil where no policy is
-// in force.
-func (a *admin) socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
+// in force. What its options come to is reckoned by its namespace.
+func (a *admin) socket(s *conn.Snapshot, peer *policy.Peer, ground policy.Ground) api.Socket {
 	name, probe := "", policy.Probe{}
 	if peer != nil {
 		name, probe = peer.Name, peer.Probe
@@ -176,7 +177,7 @@ func (a *admin) socket(s *conn.Snapshot, peer *policy.Peer) api.Socket {
 		o = s.Record.Effective
 	}
 	if bounds(&o) {
-		f := (&policy.Peer{Options: o, Probe: probe}).Figures()
+		f := (&policy.Peer{Options: o, Probe: probe}).FiguresOn(ground)
 		out.IdleBoundMS, out.InFlightBoundMS = f.IdleBound.Milliseconds(), f.InFlightBound.Milliseconds()
 	}
 	return out

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,5 +160,41 @@ func TestRTOCapTold(t *testing.T) {
 	}
 	if !strings.Contains(out, want) {
 		t.Errorf("explained as\n%s\nwant %s", out, want)
+	}
+	a.testRTOCapListed(t, has)
+}
+
+// testRTOCapListed: a connection's bound is reckoned by the retransmissions that its own
+// namespace allows, and the kernel keeps to it. Without TCP_RTO_MAX_MS they do not count.
+func (a *runAgent) testRTOCapListed(t *testing.T, has bool) {
+	labtest.Enter(t, a.cgroup)
+	c, peer := labtest.Pair(t, a.Lab, 0)
+	err := a.Client.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_retries2", []byte("6"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 15200 * time.Millisecond // by the user timeout
+	if has {
+		want = 6400 * time.Millisecond // 0.2, 0.4 and 0.8 s, then a second each until 5.4 s after the first
+	}
+	list := decoded[api.Sockets](t, a, a.ns, "sockets", "--run-dir", "run", "-o", "json")
+	if len(list.Sockets) != 1 || list.Sockets[0].InFlightBoundMS != want.Milliseconds() {
+		t.Errorf("listed %+v, want an in-flight bound of %s", list, want)
+	}
+	out, _, _ := a.output(t, a.ns, "sockets", "explain", "--run-dir", "run", c.LocalAddr().String())
+	if !strings.Contains(out, "in-flight bound  "+ms(want.Milliseconds())) {
+		t.Errorf("explained as\n%s\nwant an in-flight bound of %s", out, want)
+	}
+	if !has {
+		return
+	}
+	labtest.Fault(t)(a.DropPort(labtest.Addr(peer.LocalAddr()).Port()))
+	began := time.Now()
+	if _, err := c.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Read(make([]byte, 1))
+	if took := time.Since(began); !errors.Is(err, unix.ETIMEDOUT) || took < want-time.Second || took > 2*want {
+		t.Errorf("ended with %v after %s, want ETIMEDOUT after %s, and not after 15 retransmissions", err, took, want)
 	}
 }

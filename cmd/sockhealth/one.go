@@ -49,10 +49,11 @@ func (a *admin) explain(ns *netns.NS, s *conn.Snapshot) api.Explanation {
 	if unmanaged != "" {
 		peer = nil
 	}
-	x.Socket = a.socket(s, peer)
+	ground := a.ground(ns)
+	x.Socket = a.socket(s, peer, ground)
 	if rule != nil {
 		r := api.NewRule(rule, a.programs.InForce().Policy.File, s.Remote.Addr())
-		figures := rule.FiguresOn(a.ground(ns))
+		figures := rule.FiguresOn(ground)
 		f := api.NewFigures(&figures)
 		x.Rule, x.Figures = &r, &f
 	}
