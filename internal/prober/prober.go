@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
@@ -28,10 +29,17 @@ var (
 )
 
 // Prober sends in-path probes. Use [New].
-type Prober struct{}
+type Prober struct {
+	// keepsLabels says that the kernel sends with the flow label that a socket was
+	// given, and not now and then with one of its own (kernel-facts P18).
+	keepsLabels bool
+}
 
-// New returns a Prober.
-func New() *Prober { return &Prober{} }
+// New returns a Prober for this kernel.
+func New() *Prober {
+	running, _, err := kernel.Running()
+	return &Prober{keepsLabels: err == nil && running.Before(kernel.Release{Major: 7})}
+}
 
 // Send puts one keepalive-shaped segment of the connection on its way. ns is
 // the namespace that s was taken in; s should be as fresh as can be.
@@ -73,6 +81,7 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 	return ns.Do(func() error {
 		var err error
 		w := wayOf(ns, s)
+		w.apart = w.apart || s.FlowLabel != 0 && !p.keepsLabels
 		for _, dev := range w.devices {
 			// A cached route can be out of date, and its device gone. The
 			// kernel looks for another one then, and so must we.

@@ -26,6 +26,23 @@ func sure(t *testing.T, p *pair, s *conn.Snapshot) bool {
 	return sent.Certain
 }
 
+// TestGivenLabel: a flow label that was set for the socket makes a segment of ours
+// uncertain where the kernel may send with another one.
+func TestGivenLabel(t *testing.T) {
+	b := newBed(t)
+	p := connect(t, b, kinds[1])
+	for _, keeps := range []bool{false, true} {
+		for _, label := range []uint32{0, 0x12345} {
+			s := p.snapshot(t)
+			s.FlowLabel = label
+			sent, err := (&Prober{keepsLabels: keeps}).Send(b.Client, s)
+			if want := keeps || label == 0; err != nil || sent.Certain != want || sent.Multipath {
+				t.Errorf("label %#x, kept: %v: %+v (%v), want certain: %v", label, keeps, sent, err, want)
+			}
+		}
+	}
+}
+
 // Two next hops through one device: the kernel chooses by the ports, and a probe
 // cannot be told to go the same way. It is sent all the same, and said to be
 // uncertain. With one next hop a device it is certain as long as the device is known.
