@@ -48,7 +48,11 @@ type Result struct {
 	Reason  string `json:"reason,omitempty"`
 	// Action is what was done: "none", "closed", "deferred", "observed", "frozen" or
 	// "failed".
-	Action   string   `json:"action"`
+	Action string `json:"action"`
+	// Frozen says why nothing was closed where the action is frozen: "peers_silent"
+	// (most peers fell silent at once, so it is this node), "not_all_seen" (not every
+	// connection could be looked at to know) or "stopping" (nor was there time to).
+	Frozen   string   `json:"frozen,omitempty"`
 	Evidence Evidence `json:"evidence"`
 }
 

@@ -48,7 +48,7 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	}
 	if !stats.Frozen.IsZero() {
 		since := stats.Frozen.Truncate(time.Millisecond)
-		out.FrozenSince = &since
+		out.FrozenSince, out.FrozenReason = &since, string(stats.FrozenWhy)
 	}
 	before := a.programs.FaultsBefore()
 	for i, n := range faults {
@@ -94,6 +94,17 @@ func (a *admin) examine() []doctor.Check {
 	return running.Examine()
 }
 
+// frozenText says since when nothing is closed by judgement, why, and what to look at.
+func frozenText(s *api.Status) string {
+	why := agent.Freeze(s.FrozenReason)
+	remedy := "look at its links, routes and firewall"
+	if why == agent.FreezeUnseen {
+		remedy = "the log says in which network namespaces: look for processes that are stuck in the kernel there"
+	}
+	return fmt.Sprintf("nothing is closed by judgement since %s: %s; the kernel's bounds go on [%s]",
+		s.FrozenSince.Local().Format(time.RFC3339), why, remedy)
+}
+
 // problems says what does not work as it should.
 func (a *admin) problems(checks []doctor.Check, s *api.Status) []string {
 	var out []string
@@ -103,8 +114,7 @@ func (a *admin) problems(checks []doctor.Check, s *api.Status) []string {
 		}
 	}
 	if s.FrozenSince != nil {
-		out = append(out, fmt.Sprintf("nothing is closed by judgement since %s: most peers fell silent at once, so it is this node; the kernel's bounds go on [look at its links, routes and firewall]",
-			s.FrozenSince.Local().Format(time.RFC3339)))
+		out = append(out, frozenText(s))
 	}
 	if lost := a.programs.Unpinned(); len(lost) > 0 {
 		out = append(out, fmt.Sprintf("pins are missing (%s): without this agent connections may be unbounded [restart it]",

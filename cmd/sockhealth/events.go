@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -184,6 +185,9 @@ func verdictDetail(b *strings.Builder, v *api.VerdictEvent) {
 	fmt.Fprintf(b, "  asked by %s", v.Reporter)
 	if v.PID != 0 {
 		fmt.Fprintf(b, " (pid %d, user %d)", v.PID, v.UID)
+	}
+	if v.Frozen != "" {
+		fmt.Fprintf(b, ", not closed: %s", cmp.Or(agent.Freeze(v.Frozen).String(), v.Frozen))
 	}
 	if ev.ProbesSent > 0 {
 		answered := "unanswered"

@@ -43,7 +43,8 @@ func (a *Agent) act(w *weighing, v verdict.Verdict) (verdict.Verdict, Action) {
 			a.watch(j.ns, &s, w.peer.Name)
 			return v, a.closes(w, v, ActionObserved)
 		}
-		if frozen {
+		if frozen != "" {
+			w.frozen = frozen
 			return v, a.closes(w, v, ActionFrozen)
 		}
 		if !observed { // otherwise nobody has found out yet whether it is this node

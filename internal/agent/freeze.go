@@ -27,6 +27,32 @@ const (
 	rest, frozenRest = 19, 99
 )
 
+// Freeze says why nothing is closed by judgement; "" where that is not so.
+type Freeze string
+
+// The reasons.
+const (
+	// FreezeSilent: most peers fell silent at once.
+	FreezeSilent Freeze = "peers_silent"
+	// FreezeUnseen: not every connection could be looked at, and too few peers were
+	// seen to speak for this node.
+	FreezeUnseen Freeze = "not_all_seen"
+	// FreezeStopping: the agent stopped before anybody knew.
+	FreezeStopping Freeze = "stopping"
+)
+
+// Freezes lists them.
+func Freezes() []Freeze { return []Freeze{FreezeSilent, FreezeUnseen, FreezeStopping} }
+
+// String says it to people, "" where closing is not frozen.
+func (f Freeze) String() string {
+	return map[Freeze]string{
+		FreezeSilent:   "most peers fell silent at once, so it is this node",
+		FreezeUnseen:   "not every connection could be looked at, and those that were do not show that this node is well",
+		FreezeStopping: "the agent stops",
+	}[f]
+}
+
 // Namespaces are those that the agent covers; the caller closes the handles.
 type Namespaces interface {
 	All() []*netns.NS
@@ -39,33 +65,33 @@ type outlook struct {
 	mu        sync.Mutex
 	connected time.Duration // as of when the node is known to reach its peers
 	frozen    time.Time     // since when closing is, for people; zero: it is not
+	why       Freeze        // it is
 	under     chan struct{} // closes when the survey under way ends; nil: none is
 	rested    time.Duration // when the next may walk
 }
 
-// state returns whether closing is frozen, and as of when the node is known to be
-// well.
-func (o *outlook) state() (frozen bool, connected time.Duration) {
+// state returns why closing is frozen, and as of when the node is known to be well.
+func (o *outlook) state() (why Freeze, connected time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.frozen.IsZero(), o.connected
+	return o.why, o.connected
 }
 
-// frozen reports whether nothing is to be closed by this judgement. Where silence
-// condemns it waits until it is known whether others spoke meanwhile.
-func (a *Agent) frozen(w *weighing, v verdict.Verdict) bool {
+// frozen returns why nothing is to be closed by this judgement, "" where it may be.
+// Where silence condemns it waits until it is known whether others spoke meanwhile.
+func (a *Agent) frozen(w *weighing, v verdict.Verdict) Freeze {
 	since := w.j.before.Taken
 	for a.ctx.Err() == nil {
-		frozen, connected := a.outlook.state()
-		if frozen || v.Word != verdict.DeadPath || w.peer.Observe || connected >= since {
-			return frozen
+		why, connected := a.outlook.state()
+		if why != "" || v.Word != verdict.DeadPath || w.peer.Observe || connected >= since {
+			return why
 		}
 		select {
 		case <-a.lookAround(w.j.ns, since):
 		case <-a.ctx.Done():
 		}
 	}
-	return true
+	return FreezeStopping
 }
 
 // lookAround makes a survey unless one is under way, or it is known that the node
@@ -106,7 +132,7 @@ func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}
 	rested := o.rested
 	o.mu.Unlock()
 	a.pause(max(0, rested-a.Now()))
-	found := a.survey(near, since, false)
+	found := a.survey(near, since, "")
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.under, o.rested = nil, a.Now()+rest*found.walked
@@ -115,35 +141,44 @@ func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}
 		a.handles.drop(near)
 		return
 	}
-	o.frozen = time.Now()
-	why := "most peers fell silent at once, so it is this node"
-	if found.partial && found.peers < verdict.LeastPeers {
-		why = "not every connection could be looked at, and the others do not show that peers are heard"
+	o.frozen, o.why = time.Now(), found.why()
+	a.Log.Error("closing is frozen: "+o.why.String()+"; the kernel's bounds go on", "frozen", string(o.why),
+		"peers", found.peers, "heard", found.heard)
+}
+
+// freezes keeps why closing is still frozen. That most peers are silent holds until
+// they are heard, however little could be seen since.
+func (o *outlook) freezes(why Freeze) Freeze {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.why == FreezeUnseen {
+		o.why = why
 	}
-	a.Log.Error("closing is frozen: "+why+"; the kernel's bounds go on", "peers", found.peers, "heard", found.heard)
+	return o.why
 }
 
 // thaw ends the freeze as soon as enough of the peers are heard again that there
 // are connections to, those that came meanwhile included.
 func (a *Agent) thaw(near *netns.NS) {
 	defer a.handles.drop(near)
-	pause := thawPause
+	pause, why := thawPause, a.outlook.freezes(FreezeUnseen)
 	for since := a.Now(); ; {
 		a.pause(pause)
 		if a.ctx.Err() != nil {
 			return
 		}
 		began := a.Now()
-		found := a.survey(near, since, true)
+		found := a.survey(near, since, why)
 		if found.connected >= since && a.ctx.Err() == nil {
 			o := &a.outlook
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			a.Log.Warn("closing goes on: peers are heard again", "peers", found.peers, "heard", found.heard,
+			a.Log.Warn("closing goes on: "+found.well(), "peers", found.peers, "heard", found.heard,
 				"frozen_ms", time.Since(o.frozen).Milliseconds())
-			o.frozen, o.connected = time.Time{}, found.connected
+			o.frozen, o.why, o.connected = time.Time{}, "", found.connected
 			return
 		}
+		why = a.outlook.freezes(found.why())
 		since, pause = began, max(thawPause, frozenRest*found.walked)
 	}
 }
@@ -157,16 +192,36 @@ type surveyed struct {
 	walked       time.Duration // how long that took
 }
 
+// why says what keeps closing frozen, where it does.
+func (s *surveyed) why() Freeze {
+	if s.partial && s.peers < verdict.LeastPeers {
+		return FreezeUnseen
+	}
+	return FreezeSilent
+}
+
+// well says what speaks for this node.
+func (s *surveyed) well() string {
+	if s.heard > 0 {
+		return "peers are heard again"
+	}
+	return "no silent peers are left that say it is this node"
+}
+
 // survey finds out whether this node reaches its peers: it walks once over the
 // connections of all namespaces, and asks those peers of which the kernel has heard
 // nothing since that moment, until there are enough. Peers that were not heard for long
 // before it are left out, but not where closing is frozen. Where too few peers are there
 // to tell, or the kernel cannot walk, the node is well; but not where there may be more
-// than could be looked at.
-func (a *Agent) survey(near *netns.NS, since time.Duration, frozen bool) surveyed {
+// than could be looked at. frozen is why closing is: of most peers that were silent one
+// that is left will do to say that it is still so.
+func (a *Agent) survey(near *netns.NS, since time.Duration, frozen Freeze) surveyed {
 	recent, least := since-recently, verdict.LeastPeers
-	if frozen {
-		recent, least = 0, 1
+	if frozen != "" {
+		recent = 0
+	}
+	if frozen == FreezeSilent {
+		least = 1
 	}
 	spaces := []*netns.NS{near}
 	if a.Namespaces != nil {
@@ -204,7 +259,7 @@ func (a *Agent) survey(near *netns.NS, since time.Duration, frozen bool) surveye
 	}
 	enough := func(list []*voice) bool { return connected(list) >= since }
 	if !enough(list) {
-		list = a.ask(list, since, frozen, enough)
+		list = a.ask(list, since, frozen != "", enough)
 	}
 	found.connected, found.peers, found.heard = connected(list), len(list), heardSince(list, since)
 	return found

@@ -59,6 +59,23 @@ func wantAll(t *testing.T, results []Result, action Action) {
 		if r.Verdict != verdict.DeadPath || r.Action != action {
 			t.Errorf("%s: %s, %s; want dead_path, %s", r.ID, r.Verdict, r.Action, action)
 		}
+		if frozen := action == ActionFrozen; frozen != (r.Frozen != "") {
+			t.Errorf("%s: %s, because %q", r.ID, r.Action, r.Frozen)
+		}
+	}
+}
+
+// wantWhy demands that closing is frozen, and that all say why.
+func wantWhy(t *testing.T, a *Agent, results []Result, why Freeze) {
+	t.Helper()
+	wantAll(t, results, ActionFrozen)
+	for _, r := range results {
+		if r.Frozen != why {
+			t.Errorf("%s: frozen, because %q, want %q", r.ID, r.Frozen, why)
+		}
+	}
+	if s := a.Stats(); s.Frozen.IsZero() || s.FrozenWhy != why {
+		t.Errorf("frozen since %v, because %q, want %q", s.Frozen, s.FrozenWhy, why)
 	}
 }
 
@@ -73,7 +90,7 @@ func TestFreeze(t *testing.T) {
 		}
 		wantAll(t, w.reported(t, a, 1, 2, 3, 4, 5, 6), ActionFrozen)
 		time.Sleep(5 * time.Minute)
-		wantAll(t, w.reported(t, a, 2), ActionFrozen)
+		wantWhy(t, a, w.reported(t, a, 2), FreezeSilent)
 		if n := a.Stats().Closes[CloseKey{"server", CauseDeadPath, ActionFrozen}]; n != 8 || w.destroyed() != 0 {
 			t.Errorf("%d counted, %d destroyed", n, w.destroyed())
 		}
@@ -241,7 +258,7 @@ func TestVoices(t *testing.T) {
 		const peers, rounds = 1000, 200
 		met := make(map[netip.Addr]int)
 		for range rounds {
-			found := a.survey(w.ns, w.now(), true)
+			found := a.survey(w.ns, w.now(), FreezeSilent)
 			if found.peers != 0 {
 				t.Fatalf("%+v of an empty world", found)
 			}

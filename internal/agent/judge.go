@@ -227,6 +227,7 @@ type weighing struct {
 	j        *judgement    // nil: the first look sufficed
 	taken    time.Duration // when a close was taken out of the budget, for no turn
 	failed   error         // why the close was not made, where that is for the log
+	frozen   Freeze        // why it was not made, where nothing is closed
 	// undecided: the verdict is not Decide's.
 	undecided bool
 }

@@ -40,6 +40,7 @@ func (a *Agent) record(w *weighing, r *Result) {
 		slog.String("verdict", string(r.Verdict)),
 		slog.String("reason", r.Reason),
 		slog.String("action", string(r.Action)),
+		slog.String("frozen", string(r.Frozen)),
 		slog.String("err", failure),
 		slog.String("policy", r.Policy),
 		slog.String("revision", r.Revision),

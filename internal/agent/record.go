@@ -11,7 +11,7 @@ func (w *weighing) fill(r *Result) {
 	if w.peer != nil {
 		r.Policy = w.peer.Name
 	}
-	r.Delivery = w.delivered()
+	r.Delivery, r.Frozen = w.delivered(), w.frozen
 	if !w.undecided {
 		r.Basis = w.in.Basis(w.began)
 	}

@@ -58,8 +58,10 @@ type Stats struct {
 	// DeferralsRefused counts those that found too many waiting.
 	Deferred         int
 	DeferralsRefused uint64
-	// Frozen is since when closing is, by the wall clock; zero: it is not.
-	Frozen time.Time
+	// Frozen is since when closing is, by the wall clock; zero: it is not. FrozenWhy is
+	// why.
+	Frozen    time.Time
+	FrozenWhy Freeze
 }
 
 // stats gathers Stats. The zero value is ready.
@@ -146,7 +148,7 @@ func (a *Agent) Stats() Stats {
 	deferred, refused := len(a.queue.in), a.queue.refused
 	a.queue.mu.Unlock()
 	a.outlook.mu.Lock()
-	frozen := a.outlook.frozen
+	frozen, why := a.outlook.frozen, a.outlook.why
 	a.outlook.mu.Unlock()
 	s := &a.stats
 	s.mu.Lock()
@@ -155,6 +157,6 @@ func (a *Agent) Stats() Stats {
 		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
 		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live),
 		Suspects: maps.Clone(s.suspects), Judgements: n,
-		Deferred: deferred, DeferralsRefused: refused, Frozen: frozen,
+		Deferred: deferred, DeferralsRefused: refused, Frozen: frozen, FrozenWhy: why,
 	}
 }

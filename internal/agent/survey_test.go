@@ -59,7 +59,10 @@ func TestFreezePartial(t *testing.T) {
 		bubble(t, test.name, func(t *testing.T, w *world, a *Agent) {
 			w.peers(test.peers, test.dead)
 			w.scanErr, w.scanTime = test.err, test.took
-			wantAll(t, w.reported(t, a, 1), test.want)
+			results := w.reported(t, a, 1)
+			if wantAll(t, results, test.want); test.want == ActionFrozen {
+				wantWhy(t, a, results, FreezeUnseen)
+			}
 			w.mu.Lock()
 			w.scanErr, w.scanTime = nil, 0
 			for c := uint64(2); c <= 6; c++ {
@@ -67,8 +70,8 @@ func TestFreezePartial(t *testing.T) {
 			}
 			w.mu.Unlock()
 			time.Sleep(20 * time.Second)
-			if !a.Stats().Frozen.IsZero() {
-				t.Error("still frozen")
+			if s := a.Stats(); !s.Frozen.IsZero() || s.FrozenWhy != "" {
+				t.Errorf("still frozen, because %q", s.FrozenWhy)
 			}
 		})
 	}
@@ -78,8 +81,29 @@ func TestFreezePartial(t *testing.T) {
 			v := &partly{world: w}
 			a.Sockets, a.Namespaces = v, v
 			since := w.now()
-			if found := a.survey(w.ns, since, false); !found.partial || found.peers != 3 || (found.connected >= since) != well {
+			if found := a.survey(w.ns, since, ""); !found.partial || found.peers != 3 || (found.connected >= since) != well {
 				t.Errorf("since %v: %+v", since, found)
+			}
+		})
+	}
+}
+
+// TestFreezeUnseenEnds: once all can be looked at it is as if nothing had been: too few
+// peers to tell are not this node, and where most are silent that is what is told.
+func TestFreezeUnseenEnds(t *testing.T) {
+	for dead, frozen := range map[int]bool{3: false, 6: true} {
+		bubble(t, fmt.Sprintf("%d dead", dead), func(t *testing.T, w *world, a *Agent) {
+			w.peers(dead, dead)
+			w.scanErr = errors.New("stuck")
+			wantWhy(t, a, w.reported(t, a, 1), FreezeUnseen)
+			w.mu.Lock()
+			w.scanErr = nil
+			w.mu.Unlock()
+			time.Sleep(30 * time.Second)
+			if results := w.reported(t, a, 2); frozen {
+				wantWhy(t, a, results, FreezeSilent)
+			} else {
+				wantAll(t, results, ActionClosed)
 			}
 		})
 	}

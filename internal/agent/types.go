@@ -48,7 +48,7 @@ const (
 	ActionClosed   Action = "closed"
 	ActionObserved Action = "observed" // the policy says observe: closed but for that
 	ActionDeferred Action = "deferred" // beyond the budget: judged again when it has room, and closed then
-	ActionFrozen   Action = "frozen"   // most peers are silent, so it is this node: nothing is closed
+	ActionFrozen   Action = "frozen"   // it may be this node: nothing is closed (Freezes)
 	ActionFailed   Action = "failed"   // the kernel refused, or too many wait for the budget
 )
 
@@ -88,6 +88,8 @@ type Result struct {
 	Verdict  verdict.Word
 	Reason   string
 	Action   Action
+	// Frozen says why nothing was closed where the action is frozen.
+	Frozen   Freeze
 	Evidence verdict.Evidence
 	// Delivery says what became of the request of the call.
 	Delivery verdict.Delivery

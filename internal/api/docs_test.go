@@ -234,6 +234,22 @@ func TestDocsEventWords(t *testing.T) {
 	}
 }
 
+// docs/api.md explains why closing is frozen in every way there is, and no other.
+func TestDocsFreezes(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `frozen` \\| string \\| .*$").FindString(section(t, string(b), "The answer"))
+	var docs []string
+	for _, m := range regexp.MustCompile("`([a-z_]+)` \\(").FindAllStringSubmatch(row, -1) {
+		docs = append(docs, m[1])
+	}
+	if d := cmp.Diff(words(agent.Freezes()), docs); d != "" {
+		t.Errorf("the code has (-), docs/api.md has (+):\n%s", d)
+	}
+}
+
 // docs/api.md explains every delivery, and no other.
 func TestDocsDelivery(t *testing.T) {
 	b, err := os.ReadFile("../../docs/api.md")

@@ -41,6 +41,8 @@ type VerdictEvent struct {
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason,omitempty"`
 	Action  string `json:"action"`
+	// Frozen says why nothing was closed, where the action is frozen (agent.Freezes).
+	Frozen string `json:"frozen,omitempty"`
 	// Revision is that of the policy file that was in force.
 	Revision string `json:"revision,omitempty"`
 	// Reporter is who asked (agent.Reporters). UID and PID are those of the caller
@@ -80,7 +82,7 @@ func newEvent(e *agent.Entry, lost uint64) Event {
 	if e.Result != nil {
 		r := result(e.Result)
 		out.Verdict = &VerdictEvent{
-			Verdict: r.Verdict, Reason: r.Reason, Action: r.Action,
+			Verdict: r.Verdict, Reason: r.Reason, Action: r.Action, Frozen: r.Frozen,
 			Revision: r.Revision, Reporter: e.Reporter, UID: e.UID, PID: e.PID, Evidence: r.Evidence,
 			Probes: e.Result.Attempts, Basis: e.Result.Basis,
 		}

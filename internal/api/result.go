@@ -29,6 +29,7 @@ func result(r *agent.Result) report.Result {
 		Verdict: string(r.Verdict),
 		Reason:  r.Reason,
 		Action:  string(r.Action),
+		Frozen:  string(r.Frozen),
 		Evidence: report.Evidence{
 			State:            stateText(e.State),
 			PayloadSinceCall: e.PayloadSinceCall,

@@ -53,9 +53,11 @@ type Status struct {
 	// Judgements are under way now.
 	Judgements int `json:"judgements"`
 	// Deferred are condemned connections that wait for the budget; FrozenSince is since
-	// when nothing is closed by judgement, nil where that is not so.
-	Deferred    int        `json:"deferred"`
-	FrozenSince *time.Time `json:"frozen_since,omitempty"`
+	// when nothing is closed by judgement, nil where that is not so, and FrozenReason why
+	// (agent.Freezes).
+	Deferred     int        `json:"deferred"`
+	FrozenSince  *time.Time `json:"frozen_since,omitempty"`
+	FrozenReason string     `json:"frozen_reason,omitempty"`
 }
 
 // Feature is one of the checks of doctor, made of the running agent.
