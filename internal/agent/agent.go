@@ -121,7 +121,8 @@ type Agent struct {
 	queue   queue
 	outlook outlook
 	turns   chan struct{} // a place for each look
-	tracks  chan struct{} // a place for each send and question that asks conntrack
+	sends   chan struct{} // a place for each send
+	legs    chan struct{} // a place for each question who answers for a peer
 
 	// mu guards what is under way. It is taken last: whoever holds queue.mu or
 	// outlook.mu may take it (to start, stay or leave), and who holds it takes none of
@@ -162,7 +163,8 @@ func New(c Config) *Agent {
 		owners:     make(map[owner]int),
 		walks:      make(map[uint32]int),
 		turns:      make(chan struct{}, maxCalls),
-		tracks:     make(chan struct{}, maxTracks),
+		sends:      make(chan struct{}, maxTracks),
+		legs:       make(chan struct{}, maxTracks),
 	}
 	if a.Boot == nil {
 		a.Boot = a.Now

@@ -16,8 +16,10 @@ const (
 	// maxCalls bounds the looks at one time, each of which needs descriptors and
 	// a thread for a moment.
 	maxCalls = 64
-	// maxTracks bounds what asks conntrack, too, and waits there for as long as
-	// somebody else flushes it: no look waits for that.
+	// maxTracks bounds the sends at one time, and also the questions who answers for a
+	// peer. Both ask conntrack, which somebody else's flush may hold up: a send waits
+	// there for a moment, a question for longer, so that neither looks nor sends wait
+	// behind questions.
 	maxTracks = 32
 )
 
@@ -117,8 +119,8 @@ func (a *Agent) lookOnce(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
 // localLeg reports whether a proxy on this host answers for the peer, as far as
 // that can be found out.
 func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
-	a.tracks <- struct{}{}
-	defer func() { <-a.tracks }()
+	a.legs <- struct{}{}
+	defer func() { <-a.legs }()
 	local, err := a.Sockets.LocalLeg(ns, s)
 	if err != nil {
 		a.Log.Warn("ask who answers for the peer", "socket", s.ID.String(), "err", err)
@@ -128,7 +130,7 @@ func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
 
 // send sends one segment, when it is its turn.
 func (a *Agent) send(ns *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
-	a.tracks <- struct{}{}
-	defer func() { <-a.tracks }()
+	a.sends <- struct{}{}
+	defer func() { <-a.sends }()
 	return a.Prober.Send(ns, s)
 }

@@ -9,8 +9,32 @@ import (
 )
 
 // TestTracksHeld: while somebody flushes conntrack whatever asks it waits, and no
-// look does.
+// look does; nor does a send behind those that ask who answers for a peer.
 func TestTracksHeld(t *testing.T) {
+	bubble(t, "questions", func(t *testing.T, w *world, a *Agent) {
+		w.add(1, 0, nil)
+		s := w.sockets[1].snap
+		for range maxTracks {
+			a.legs <- struct{}{} // each waits in the kernel
+		}
+		sent := make(chan error, 1)
+		go func() {
+			_, err := a.send(w.ns, &s)
+			sent <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the send waits")
+		}
+		for range maxTracks {
+			<-a.legs
+		}
+	})
 	bubble(t, "flushed", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 0, nil)
 		s := w.sockets[1].snap

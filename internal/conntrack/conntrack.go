@@ -8,30 +8,56 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
-// ErrNone says that no connection tracking knows the connection: it is not
-// loaded, not used in this namespace, cannot be asked, or has no such entry.
-var ErrNone = errors.New("connection is not tracked")
+// The errors that Other wraps.
+var (
+	// ErrNone says that no connection tracking knows the connection: it is not
+	// loaded, not used in this namespace, cannot be asked, or has no such entry.
+	ErrNone = errors.New("connection is not tracked")
+	// ErrHeldUp says that it did not answer in time: somebody flushes or changes
+	// entries.
+	ErrHeldUp = errors.New("connection tracking is held up")
+)
+
+// places bounds the questions of a Tracker at one time, each of which may hold a thread for
+// as long as the kernel's mutex is held: it answers one after the other anyway.
+const places = 8
+
+// Tracker asks connection tracking, and waits for it no longer than it is told. Use New.
+type Tracker struct {
+	limit     time.Duration
+	exchange  func(question []byte) ([]byte, error)
+	places    chan struct{}
+	abandoned atomic.Int32 // questions that nobody waits for any more, and that hold a place
+}
+
+// New returns a Tracker that waits no longer than limit for an answer, which takes
+// microseconds where nobody holds it up.
+func New(limit time.Duration) *Tracker {
+	return &Tracker{limit: limit, exchange: exchange, places: make(chan struct{}, places)}
+}
 
 // Other returns the address of who is really at the other end of the connection
 // with these two addresses, as its socket has them. It is remote itself where
 // nothing is translated. It takes one request, in constant time.
 //
-// Errors wrap ErrNone where it is that; anything else is unexpected.
-func Other(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
-	other, err := ask(ns, local, remote)
+// Errors wrap ErrNone or ErrHeldUp where it is that; anything else is unexpected.
+func (t *Tracker) Other(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
+	other, err := t.ask(ns, local, remote)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("ask for translation of %s -> %s: %w", local, remote, err)
 	}
 	return other, nil
 }
 
-func ask(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
+func (t *Tracker) ask(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
 	if !loaded() {
 		return netip.AddrPort{}, ErrNone
 	}
@@ -39,8 +65,8 @@ func ask(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	var answer []byte
-	if err := ns.Do(func() (err error) { answer, err = exchange(question); return err }); err != nil {
+	answer, err := t.bounded(ns, question)
+	if err != nil {
 		return netip.AddrPort{}, edge(err)
 	}
 	e, err := reply(answer)
@@ -48,6 +74,40 @@ func ask(ns *netns.NS, local, remote netip.AddrPort) (netip.AddrPort, error) {
 		return netip.AddrPort{}, edge(err)
 	}
 	return e.other(local, remote), nil
+}
+
+// bounded exchanges, on a thread of its own: what waits for a mutex of the kernel's
+// cannot be called back. Where as many wait there as may, nobody else waits at all.
+func (t *Tracker) bounded(ns *netns.NS, question []byte) (answer []byte, err error) {
+	if t.abandoned.Load() == places {
+		return nil, ErrHeldUp
+	}
+	timer := time.NewTimer(t.limit)
+	defer timer.Stop()
+	select {
+	case t.places <- struct{}{}:
+	case <-timer.C:
+		return nil, ErrHeldUp
+	}
+	done := make(chan struct{})
+	var got []byte
+	var failed error
+	go func() {
+		defer func() { <-t.places }()
+		defer close(done)
+		failed = ns.Do(func() (err error) { got, err = t.exchange(question); return err })
+	}()
+	select {
+	case <-done:
+		return got, failed
+	case <-timer.C:
+	}
+	t.abandoned.Add(1)
+	go func() {
+		<-done
+		t.abandoned.Add(-1)
+	}()
+	return nil, ErrHeldUp
 }
 
 // loaded reports whether the kernel has connection tracking now. Asking would

@@ -16,8 +16,8 @@
 // CONFIG_NF_CT_NETLINK; a module that is not loaded is loaded by the kernel where
 // connection tracking itself is there.
 //
-// Goroutines: Other may be called from any number. The kernel answers under the mutex
-// of its conntrack subsystem, one at a time on the whole host: Other waits while somebody
-// else flushes or changes entries, seconds where there are a million. Whoever calls it
-// must hold nothing that others need.
+// Goroutines: a Tracker may be used by any number. The kernel answers under the mutex
+// of its conntrack subsystem, one at a time on the whole host, and holds it while somebody
+// else flushes or changes entries, seconds where there are a million. A Tracker gives up
+// after its limit; up to eight threads go on waiting for the kernel.
 package conntrack

@@ -122,7 +122,7 @@ func TestConntrackFails(t *testing.T) {
 	labtest.Redirect(t, b.Client, 7102, 15001) // conntrack is there
 	p := connect(t, b, kinds[0])
 	s := p.snapshot(t)
-	if w := wayOf(b.Client, s); w.err != nil {
+	if w := New().wayOf(b.Client, s); w.err != nil {
 		t.Errorf("asked in time: %v", w.err)
 	}
 	gone, err := b.Client.Dup()
@@ -130,7 +130,7 @@ func TestConntrackFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	w := wayOf(gone, s)
+	w := New().wayOf(gone, s)
 	if w.err == nil {
 		t.Fatal("asked nobody, and no error")
 	}

@@ -4,9 +4,12 @@ package prober
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	nl "github.com/vishvananda/netlink"
 )
 
@@ -31,10 +34,10 @@ func TestLinkDown(t *testing.T) {
 	want := func(when string, down bool) {
 		t.Helper()
 		for i, s := range all {
-			err := New().Route(b.Client, s)
-			if !errors.Is(err, ErrNoRoute) || errors.Is(err, ErrLinkDown) != down {
-				t.Errorf("%v, %s: %v; want no route, because a link is down: %v", kinds[i], when, err, down)
-			}
+			labtest.Eventually(t, 10*time.Second, func() bool { // the kernel tells of a carrier when it comes to it
+				err := New().Route(b.Client, s)
+				return errors.Is(err, ErrNoRoute) && errors.Is(err, ErrLinkDown) == down
+			}, fmt.Sprintf("%s, %s: no route, because a link is down: %v", kinds[i].name, when, down))
 		}
 	}
 	link(nl.LinkSetDown)

@@ -5,10 +5,12 @@ package prober
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/conntrack"
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -33,12 +35,21 @@ type Prober struct {
 	// keepsLabels says that the kernel sends with the flow label that a socket was
 	// given, and not now and then with one of its own (kernel-facts P18).
 	keepsLabels bool
+	tracker     *conntrack.Tracker
 }
+
+// trackLimit is how long a probe waits for conntrack, less than half of the least time
+// between two attempts. Without the answer it leaves all the same, on a way that is not
+// certain.
+const trackLimit = 200 * time.Millisecond
 
 // New returns a Prober for this kernel.
 func New() *Prober {
 	running, _, err := kernel.Running()
-	return &Prober{keepsLabels: err == nil && running.Before(kernel.Release{Major: 7})}
+	return &Prober{
+		keepsLabels: err == nil && running.Before(kernel.Release{Major: 7}),
+		tracker:     conntrack.New(trackLimit),
+	}
 }
 
 // Send puts one keepalive-shaped segment of the connection on its way. ns is
@@ -80,8 +91,7 @@ func (p *Prober) on(ns *netns.NS, s *conn.Snapshot, act func(*socket, *conn.Snap
 	}
 	return ns.Do(func() error {
 		var err error
-		w := wayOf(ns, s)
-		w.apart = w.apart || s.FlowLabel != 0 && !p.keepsLabels
+		w := p.wayOf(ns, s)
 		for _, dev := range w.devices {
 			// A cached route can be out of date, and its device gone. The
 			// kernel looks for another one then, and so must we.

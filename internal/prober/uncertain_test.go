@@ -30,12 +30,14 @@ func sure(t *testing.T, p *pair, s *conn.Snapshot) bool {
 // uncertain where the kernel may send with another one.
 func TestGivenLabel(t *testing.T) {
 	b := newBed(t)
-	p := connect(t, b, kinds[1])
+	c := connect(t, b, kinds[1])
 	for _, keeps := range []bool{false, true} {
 		for _, label := range []uint32{0, 0x12345} {
-			s := p.snapshot(t)
+			s := c.snapshot(t)
 			s.FlowLabel = label
-			sent, err := (&Prober{keepsLabels: keeps}).Send(b.Client, s)
+			p := New()
+			p.keepsLabels = keeps
+			sent, err := p.Send(b.Client, s)
 			if want := keeps || label == 0; err != nil || sent.Certain != want || sent.Multipath {
 				t.Errorf("label %#x, kept: %v: %+v (%v), want certain: %v", label, keeps, sent, err, want)
 			}

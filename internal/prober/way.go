@@ -33,10 +33,11 @@ type Sent struct {
 // wayOf finds it. Where this host translates the peer's address the cached route is
 // not the one that packets take: each is routed anew once it is translated, through
 // no device but the one that its socket is bound to.
-func wayOf(ns *netns.NS, s *conn.Snapshot) way {
+func (p *Prober) wayOf(ns *netns.NS, s *conn.Snapshot) way {
 	// IPsec policies may select TCP, or its ports: a raw segment has neither.
-	w := way{to: *s, apart: s.IPsec, devices: devices(s)}
-	switch other, err := conntrack.Other(ns, s.Local, s.Remote); {
+	// And a flow label that the socket was given the kernel may not send with.
+	w := way{to: *s, apart: s.IPsec || s.FlowLabel != 0 && !p.keepsLabels, devices: devices(s)}
+	switch other, err := p.tracker.Other(ns, s.Local, s.Remote); {
 	case err == nil && other != s.Remote:
 		w.to.Remote, w.devices = other, []uint32{s.Ifindex}
 	case err != nil && !errors.Is(err, conntrack.ErrNone):

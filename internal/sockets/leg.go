@@ -22,7 +22,8 @@ import (
 // (a transparent proxy). A peer that has an address of this namespace is no proxy.
 //
 // It takes constant time: one question to conntrack where that is there, one look,
-// and one route where one of them found something.
+// and one route where one of them found something. Where conntrack is held up it waits
+// for up to trackLimit, and the error wraps conntrack.ErrHeldUp.
 func (s *Sockets) LocalLeg(ns *netns.NS, of *conn.Snapshot) (local bool, err error) {
 	err = ns.Do(func() (err error) { // once for all that is asked
 		local, err = s.localLeg(ns, of)
@@ -35,7 +36,7 @@ func (s *Sockets) LocalLeg(ns *netns.NS, of *conn.Snapshot) (local bool, err err
 }
 
 func (s *Sockets) localLeg(ns *netns.NS, of *conn.Snapshot) (bool, error) {
-	other, err := conntrack.Other(ns, of.Local, of.Remote)
+	other, err := s.tracker.Other(ns, of.Local, of.Remote)
 	switch {
 	case errors.Is(err, conntrack.ErrNone):
 	case err != nil:

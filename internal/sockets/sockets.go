@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/conntrack"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
@@ -41,11 +43,16 @@ type Sockets struct {
 	programs Programs
 	dial     func(*netns.NS) (diag, error)
 	closes   closes
+	tracker  *conntrack.Tracker
 }
+
+// trackLimit is how long LocalLeg waits for conntrack, which nobody else waits behind.
+const trackLimit = 5 * time.Second
 
 // New returns the face of these programs.
 func New(p Programs) *Sockets {
-	return &Sockets{programs: p, dial: func(ns *netns.NS) (diag, error) { return sockdiag.Dial(ns) }}
+	return &Sockets{programs: p, dial: func(ns *netns.NS) (diag, error) { return sockdiag.Dial(ns) },
+		tracker: conntrack.New(trackLimit)}
 }
 
 // Get returns the connection with this local and remote address, whatever its

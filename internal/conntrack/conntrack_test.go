@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conntrack
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/netns"
+)
+
+// TestHeldUp: while the kernel's mutex is held nobody waits longer than the limit,
+// however many ask, and no more threads wait there than may; who comes when all of them
+// do does not wait at all. When it is let go, all is as before.
+func TestHeldUp(t *testing.T) {
+	ns, err := netns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Second
+		held := make(chan struct{})
+		var asked atomic.Int32
+		tr := New(limit)
+		tr.exchange = func(question []byte) ([]byte, error) {
+			asked.Add(1)
+			<-held
+			return question, nil
+		}
+		began := time.Now()
+		results := make(chan error)
+		for range 3 * places {
+			go func() {
+				_, err := tr.bounded(ns, nil)
+				results <- err
+			}()
+		}
+		for range 3 * places {
+			if err := <-results; !errors.Is(err, ErrHeldUp) {
+				t.Errorf("%v, want %v", err, ErrHeldUp)
+			}
+		}
+		if took := time.Since(began); took != limit || asked.Load() != places {
+			t.Errorf("waited %s with %d under way, want %s with %d", took, asked.Load(), limit, places)
+		}
+		if _, err := tr.bounded(ns, nil); !errors.Is(err, ErrHeldUp) || time.Since(began) != limit {
+			t.Errorf("%v after %s, want %v at once", err, time.Since(began), ErrHeldUp)
+		}
+		close(held)
+		synctest.Wait()
+		for range 3 * places {
+			if got, err := tr.bounded(ns, []byte("?")); err != nil || string(got) != "?" {
+				t.Errorf("let go: %q, %v", got, err)
+			}
+		}
+		synctest.Wait()
+	})
+}
