@@ -6,7 +6,16 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/prober"
 )
+
+// quick sends without asking conntrack.
+type quick struct{}
+
+func (quick) Send(*netns.NS, *conn.Snapshot) (prober.Sent, error) { return prober.Sent{}, nil }
 
 // TestTracksHeld: while somebody flushes conntrack whatever asks it waits, and no
 // look does; nor does a send behind those that ask who answers for a peer.
@@ -14,9 +23,13 @@ func TestTracksHeld(t *testing.T) {
 	bubble(t, "questions", func(t *testing.T, w *world, a *Agent) {
 		w.add(1, 0, nil)
 		s := w.sockets[1].snap
+		w.held = make(chan struct{})
+		a.Prober = quick{}
+		var all sync.WaitGroup
 		for range maxTracks {
-			a.legs <- struct{}{} // each waits in the kernel
+			all.Go(func() { a.localLeg(w.ns, &s) })
 		}
+		synctest.Wait()
 		sent := make(chan error, 1)
 		go func() {
 			_, err := a.send(w.ns, &s)
@@ -31,9 +44,8 @@ func TestTracksHeld(t *testing.T) {
 		default:
 			t.Error("the send waits")
 		}
-		for range maxTracks {
-			<-a.legs
-		}
+		close(w.held)
+		all.Wait()
 	})
 	bubble(t, "flushed", func(t *testing.T, w *world, a *Agent) {
 		id := w.add(1, 0, nil)
