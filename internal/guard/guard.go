@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"sync"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -37,24 +39,20 @@ type Config struct {
 	Seen func(inode uint32)
 }
 
-const (
-	// shortest and longest bound the time between two passes. A user timeout below
-	// three times the shortest is not waited for; one below three times the longest
-	// that only a connection has may pass before a round has seen it.
-	shortest, longest = 250 * time.Millisecond, time.Second
-	// passLimit is how long a round waits for a pass: one that an application holds
-	// up, which keeps a socket locked, goes on alone.
-	passLimit = 500 * time.Millisecond
-)
+// passLimit is how long a round waits for a pass: one that an application holds
+// up, which keeps a socket locked, goes on alone.
+const passLimit = 500 * time.Millisecond
 
 // Guard makes rounds. Use New.
 type Guard struct {
 	Config
+	cpu func() time.Duration // of the calling thread
 
 	mu      sync.Mutex
 	running map[uint32]bool              // passes that have not come to their end, by namespace
 	guarded map[uint32]map[uint32]uint64 // connections by namespace and policy
 	status  Status
+	spent   time.Duration // of the CPU, by passes since the last round began
 
 	missed map[uint32]uint32 // namespaces out of reach in the last round; Run's alone
 }
@@ -69,7 +67,7 @@ type Status struct {
 
 // New returns a guard that has done nothing yet.
 func New(c Config) *Guard {
-	return &Guard{Config: c, running: make(map[uint32]bool), guarded: make(map[uint32]map[uint32]uint64)}
+	return &Guard{Config: c, cpu: conn.ThreadCPU, running: make(map[uint32]bool), guarded: make(map[uint32]map[uint32]uint64)}
 }
 
 // Status returns how it goes.
@@ -96,7 +94,7 @@ func (g *Guard) Run(ctx context.Context) error {
 			return err
 		}
 		took := time.Since(began)
-		timer := time.NewTimer(max(wait-took, took)) // half a processor at most, whatever the node
+		timer := time.NewTimer(max(wait-took, took)) // half a processor at most, whatever was promised
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -110,11 +108,11 @@ func (g *Guard) Run(ctx context.Context) error {
 // round surveys the node and passes over the namespaces where there is something to
 // guard; it returns the time from its beginning to the next.
 func (g *Guard) round(ctx context.Context) (time.Duration, error) {
-	survey, err := g.Kernel.SurveyWindows()
+	survey, cost, err := g.survey()
 	if errors.Is(err, loader.ErrUnsupported) {
 		return 0, err
 	}
-	every := g.every(survey.Shortest)
+	every := g.every(survey.Shortest, cost)
 	if err == nil {
 		g.forget(survey.Shut)
 	}
@@ -125,20 +123,17 @@ func (g *Guard) round(ctx context.Context) (time.Duration, error) {
 	return every, nil
 }
 
-// every is a third of the shortest user timeout that is in force, or that the policy
-// would put in force on a connection that opens now.
-func (g *Guard) every(least time.Duration) time.Duration {
-	if force := g.Kernel.InForce(); force != nil {
-		for i := range force.Policy.Peers {
-			if ut := force.Policy.Peers[i].Options.UserTimeout; least == 0 || ut < least {
-				least = ut
-			}
-		}
-	}
-	if least == 0 {
-		return longest
-	}
-	return min(max(least/3, shortest), longest)
+// survey surveys the node; cost is what that took of the CPU, and the passes of the round
+// before.
+func (g *Guard) survey() (found loader.Survey, cost time.Duration, err error) {
+	g.mu.Lock()
+	cost, g.spent = g.spent, 0
+	g.mu.Unlock()
+	runtime.LockOSThread() // whose CPU is counted
+	defer runtime.UnlockOSThread()
+	began := g.cpu()
+	found, err = g.Kernel.SurveyWindows()
+	return found, cost + g.cpu() - began, err
 }
 
 // passes passes over the namespaces that are in shut, all at a time, and waits no
@@ -216,7 +211,10 @@ func (g *Guard) begin(inode uint32) bool {
 func (g *Guard) pass(ns *netns.NS, every time.Duration) error {
 	defer ns.Close()
 	policies := make(map[uint32]uint64)
+	var spent time.Duration
 	err := ns.Do(func() error {
+		began := g.cpu() // of this thread until the end
+		defer func() { spent = g.cpu() - began }()
 		return g.Kernel.Guard(every, func(one loader.Guarded) error {
 			if one.Step != loader.GuardEnded {
 				policies[one.Policy]++
@@ -229,6 +227,7 @@ func (g *Guard) pass(ns *netns.NS, every time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.running, ns.Inode())
+	g.spent += spent
 	if err == nil {
 		g.guarded[ns.Inode()] = policies
 		return nil

@@ -33,6 +33,30 @@ type node struct {
 	err     error
 	away    bool          // what is shut is in a namespace out of reach
 	held    chan struct{} // a pass waits for it, where there is one
+
+	surveyCPU, passCPU time.Duration // what each takes
+	used               time.Duration
+}
+
+// made returns how many surveys and passes there were.
+func (n *node) made() (surveys, passes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.surveys), len(n.passes)
+}
+
+// told returns the interval that the last pass was told.
+func (n *node) told() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
+// cpu is a clock of the CPU.
+func (n *node) cpu() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.used
 }
 
 func newNode(t *testing.T) *node {
@@ -61,6 +85,7 @@ func (n *node) SurveyWindows() (loader.Survey, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.surveys = append(n.surveys, time.Now())
+	n.used += n.surveyCPU
 	s := loader.Survey{Shut: make(map[uint32]uint32), Shortest: n.least}
 	if n.away {
 		s.Shut[n.ns.Inode()+1] = uint32(n.shut)
@@ -73,6 +98,7 @@ func (n *node) SurveyWindows() (loader.Survey, error) {
 func (n *node) Guard(interval time.Duration, fn func(loader.Guarded) error) error {
 	n.mu.Lock()
 	n.passes, n.asked = append(n.passes, time.Now()), interval
+	n.used += n.passCPU
 	shut, held := n.shut, n.held
 	n.mu.Unlock()
 	if held != nil {
@@ -89,6 +115,7 @@ func (n *node) Guard(interval time.Duration, fn func(loader.Guarded) error) erro
 // run runs a guard over the node until the test ends.
 func (n *node) run(t *testing.T) *Guard {
 	g := New(Config{Kernel: n, Namespaces: n, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	g.cpu = n.cpu
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- g.Run(ctx) }()
@@ -126,19 +153,19 @@ func TestEvery(t *testing.T) {
 		g := n.run(t)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(n.surveys) != 61 || len(n.passes) != 0 {
-			t.Errorf("%d surveys and %d passes in a minute without a shut window, want 61 and 0", len(n.surveys), len(n.passes))
+		if surveys, passes := n.made(); surveys != 61 || passes != 0 {
+			t.Errorf("%d surveys and %d passes in a minute without a shut window, want 61 and 0", surveys, passes)
 		}
 		n.mu.Lock()
 		n.shut, n.least = 2, 1500*time.Millisecond
 		n.mu.Unlock()
 		time.Sleep(5 * time.Second) // the round that finds it, 1 to 5 s from now
 		synctest.Wait()
-		before := len(n.passes)
+		_, before := n.made()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := len(n.passes) - before; got != 120 || n.asked != time.Second/2 {
-			t.Errorf("%d passes in a minute, of %s each, want 120 of 500ms", got, n.asked)
+		if _, got := n.made(); got-before != 120 || n.told() != time.Second/2 {
+			t.Errorf("%d passes in a minute, of %s each, want 120 of 500ms", got-before, n.told())
 		}
 		if s := g.Status(); s.Guarded[1] != 2 || s.Interval != time.Second/2 || s.Err != nil {
 			t.Errorf("status %+v", s)
@@ -155,17 +182,59 @@ func TestEvery(t *testing.T) {
 
 func TestEveryBounds(t *testing.T) {
 	g := New(Config{Kernel: newNode(t)})
-	for least, want := range map[time.Duration]time.Duration{
-		0: longest, 1500 * time.Millisecond: time.Second / 2, time.Millisecond: shortest, time.Hour: longest,
-	} {
-		if got := g.every(least); got != want {
-			t.Errorf("every %s for a user timeout of %s, want %s", got, least, want)
-		}
-	}
 	slow := newNode(t)
 	slow.policy = time.Hour
-	if got := New(Config{Kernel: slow}).every(0); got != longest {
-		t.Errorf("every %s, want %s", got, longest)
+	for _, tt := range []struct {
+		of          *Guard
+		least, cost time.Duration
+		want        time.Duration
+	}{
+		{g, 0, 0, longest},
+		{g, 1500 * time.Millisecond, 0, time.Second / 2},
+		{g, time.Millisecond, 0, shortest},
+		{g, time.Hour, 0, longest},
+		{New(Config{Kernel: slow}), 0, 0, longest},
+		{g, 0, 10 * time.Millisecond, longest},
+		{g, 0, 30 * time.Millisecond, 2970 * time.Millisecond}, // 1 % of a processor
+		{g, 0, 100 * time.Millisecond, 5 * time.Second},        // a third of the policy's 15 s
+		{g, 1500 * time.Millisecond, 100 * time.Millisecond, time.Second / 2},
+		{New(Config{Kernel: slow}), 0, time.Second, furthest},
+	} {
+		if got := tt.of.every(tt.least, tt.cost); got != tt.want {
+			t.Errorf("every %s for a user timeout of %s at %s a round, want %s", got, tt.least, tt.cost, tt.want)
+		}
+	}
+}
+
+// A round that is dear, by its survey or by its passes, has the next one come later, and
+// what passes are told is the time to the next.
+func TestPace(t *testing.T) {
+	for _, tt := range []struct {
+		survey, pass time.Duration // of the CPU
+		shut, rounds int           // in the minute after the first two
+		every        time.Duration
+	}{
+		{2 * time.Millisecond, 6 * time.Millisecond, 1, 60, time.Second},
+		{20 * time.Millisecond, 80 * time.Millisecond, 0, 30, 1980 * time.Millisecond},
+		{20 * time.Millisecond, 10 * time.Millisecond, 1, 20, 2970 * time.Millisecond},
+		{20 * time.Millisecond, 80 * time.Millisecond, 1, 12, 5 * time.Second},
+	} {
+		n := newNode(t)
+		synctest.Test(t, func(t *testing.T) {
+			n.shut, n.surveyCPU, n.passCPU = tt.shut, tt.survey, tt.pass
+			g := n.run(t)
+			time.Sleep(2 * furthest)
+			synctest.Wait()
+			before, _ := n.made()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got, _ := n.made(); got-before != tt.rounds {
+				t.Errorf("%+v: %d rounds in a minute", tt, got-before)
+			}
+			if got := g.Status().Interval; got != tt.every || tt.shut > 0 && n.told() != tt.every {
+				t.Errorf("%+v: every %s, passes are told %s", tt, got, n.told())
+			}
+		})
 	}
 }
 
