@@ -66,6 +66,7 @@ type fakeSocket struct {
 	// attempt is called at each attempt, counted from 1; true: it is answered.
 	attempt  func(n int) bool
 	attempts int
+	due      *time.Timer // of a keepalive that was asked for
 }
 
 func newWorld(t *testing.T) *world {
@@ -125,6 +126,22 @@ func (w *world) ask(s *fakeSocket, kernel bool) {
 	} else if kernel {
 		s.snap.ProbesOut++
 	}
+}
+
+// keepalive leaves once the socket has been silent for a second.
+func (w *world) keepalive(s *fakeSocket) {
+	if s.due != nil {
+		s.due.Stop()
+	}
+	if now := w.now(); now < s.heard+time.Second {
+		s.due = time.AfterFunc(s.heard+time.Second-now, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.keepalive(s)
+		})
+		return
+	}
+	w.ask(s, true)
 }
 
 func (w *world) Get(_ *netns.NS, local, _ netip.AddrPort) (conn.Snapshot, error) {
@@ -196,7 +213,7 @@ func (w *world) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 		if s := w.sockets[c]; s != nil {
 			w.provoked++
 			w.calmed[c] = false
-			w.ask(s, true)
+			w.keepalive(s)
 			reached = append(reached, c)
 		}
 	}

@@ -27,6 +27,8 @@ type probing struct {
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	looked   bool          // it is being found out whether other peers are heard
+	tried    time.Duration // when the last attempt began
+	bare     time.Duration // when the peer was last asked between attempts; 0: never
 	probe    verdict.Probe
 	absence  absence
 }
@@ -37,7 +39,10 @@ type probing struct {
 // again and again the question stays open: what the policy demands was not asked.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	for begun := 1; ; begun++ {
-		p.first, p.sent, p.absence = p.last, 0, absence{last: p.agent.Boot()}
+		p.first, p.sent, p.bare, p.absence = p.last, 0, 0, absence{last: p.agent.Boot()}
+		if p.last.ProbesOut > 0 {
+			p.bare = p.last.Taken // at the latest
+		}
 		found, settled := p.window(ctx)
 		switch {
 		case settled || !p.absence.found:
@@ -56,8 +61,8 @@ const maxWindows = 3
 // window makes the attempts, each with its own full time to be answered: it is only
 // over when its time has passed after it was made. What makes one late, a timer or a
 // walk that was waited for, shortens the time to the next, by half of what that has above
-// the peer's limit at most, so that late timers do not add up. settled: the question is answered, or the
-// socket is not found any more.
+// the peer's limit at most, so that late timers do not add up. The last one waits until the peer owes an
+// answer (limit.go). settled: the question is answered, or the socket is not found any more.
 func (p *probing) window(ctx context.Context) (found, settled bool) {
 	want := p.j.peer.Probe
 	window, spacing := want.Schedule(p.last.SRTT)
@@ -69,6 +74,11 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 	}
 	for n := range want.Attempts {
 		last := n == want.Attempts-1
+		if last {
+			if found, settled := p.owed(ctx); settled || p.absence.found {
+				return found, settled
+			}
+		}
 		p.attempt(last)
 		due := max(began+time.Duration(n+1)*spacing-p.agent.Now(), closest)
 		if last {
@@ -151,6 +161,7 @@ func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
 // last attempt, by a segment of ours, too: the kernel does not tell why a
 // keepalive did not leave.
 func (p *probing) attempt(last bool) {
+	p.tried = p.agent.Now()
 	provoked := p.provoke()
 	if provoked && p.last.PacketAge > keepaliveAge && !last {
 		return
@@ -261,6 +272,7 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 			continue
 		}
 		p.attempts.saw(&p.last, &s)
+		p.seen(&s)
 		p.last = s
 		if p.answered() || !s.State.Judgeable() || s.State.PeerFinished() {
 			return true, true

@@ -160,24 +160,9 @@ func (q *queue) fill(t *testing.T) {
 }
 
 // overflows returns how often the server's kernel found the queue full.
-func (q *queue) overflows(t *testing.T) (n uint64) {
+func (q *queue) overflows(t *testing.T) uint64 {
 	t.Helper()
-	in(t, q.lab.Server, func() error {
-		b, err := os.ReadFile("/proc/thread-self/net/netstat")
-		if err != nil {
-			return err
-		}
-		lines := bytes.Split(b, []byte("\n"))
-		names, values := bytes.Fields(lines[0]), bytes.Fields(lines[1])
-		for i, name := range names {
-			if string(name) == "ListenOverflows" {
-				_, err := fmt.Sscan(string(values[i]), &n)
-				return err
-			}
-		}
-		return fmt.Errorf("no ListenOverflows in %q", lines[0])
-	})
-	return n
+	return netstat(t, q.lab.Server, "ListenOverflows")
 }
 
 // With room in the queue the kernel takes the question, whoever reads it or not.

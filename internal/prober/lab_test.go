@@ -3,9 +3,13 @@
 package prober
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	nl "github.com/vishvananda/netlink"
@@ -40,6 +44,25 @@ func in(t testing.TB, ns *netns.NS, fn func() error) {
 func sysctlIn(t testing.TB, ns *netns.NS, name, value string) {
 	t.Helper()
 	in(t, ns, func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) })
+}
+
+// netstat returns one of the counters of a namespace's TCP (nstat's TcpExt).
+func netstat(t testing.TB, ns *netns.NS, name string) (n uint64) {
+	t.Helper()
+	in(t, ns, func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(b), "\n")
+		i := slices.Index(strings.Fields(lines[0]), name)
+		if i < 0 {
+			return fmt.Errorf("no %s in %q", name, lines[0])
+		}
+		n, err = strconv.ParseUint(strings.Fields(lines[1])[i], 10, 64)
+		return err
+	})
+	return n
 }
 
 // uplink is one of the client's ways to the router.

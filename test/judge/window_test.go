@@ -7,6 +7,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
 // windows are connections whose peer does not read.
@@ -48,6 +49,10 @@ func zeroWindow(p *play) {
 	p.kept(aliveSlow)
 }
 
+// owing is how long the last attempt may wait for the peer's limit on answers, where the
+// kernel has probed the window shortly before.
+const owing = policy.MinSpacing + 10*time.Millisecond
+
 // zeroWindowDies: the user timeout counts from the last packet, and the window is a little
 // shorter.
 func zeroWindowDies(p *play) {
@@ -70,5 +75,5 @@ func zeroWindowDies(p *play) {
 		p.want("none", "unknown (unconfirmed)")
 		return
 	}
-	p.closed(0, deadPath)
+	p.closed(owing, deadPath)
 }
