@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,7 @@ type bed struct {
 	}
 	probes []policy.Probe // by entry
 	has    map[kernel.Feature]bool
+	dir    string // of the policy
 	agent  *agent
 	admin  *api.Client
 
@@ -63,6 +65,7 @@ func newBed(t *testing.T) *bed {
 		b.has[f] = loadertest.Has(t, programs, f)
 	}
 	dir, ns, cgroup := t.TempDir(), labtest.Netns(t), labtest.Cgroup(t)
+	b.dir = dir
 	labtest.Enter(t, cgroup)
 	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(policyText), 0o644); err != nil {
 		t.Fatal(err)
@@ -143,6 +146,19 @@ func (a *agent) said(b []byte) (ready bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.log = append(a.log, string(b))
+	return false
+}
+
+// told reports whether it has complained so, which was to be expected this time.
+func (a *agent) told(words string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, line := range slices.Backward(a.log) {
+		if strings.Contains(line, words) {
+			a.log = slices.Delete(a.log, i, i+1)
+			return true
+		}
+	}
 	return false
 }
 

@@ -79,6 +79,9 @@ func TestJudge(t *testing.T) {
 	}
 	close(next)
 	all.Wait()
+	for _, c := range crowds() {
+		tl.plays = append(tl.plays, b.gather(t, r.seed, c, len(tl.plays))...)
+	}
 	cancel()
 	tl.took = conn.Now() - tl.began
 	tl.bystanders, tl.hurt = by.end()

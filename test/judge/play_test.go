@@ -244,6 +244,12 @@ func (p *play) closed(extra time.Duration, words ...string) {
 	p.Helper()
 	p.out.dead = true
 	p.want("closed", words...)
+	p.aborted(extra)
+}
+
+// aborted demands that the agent closes the connection, in so much more than a window.
+func (p *play) aborted(extra time.Duration) {
+	p.Helper()
 	p.lost()
 	p.ended()
 	err, at := p.near.ended()

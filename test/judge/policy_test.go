@@ -27,6 +27,9 @@ const (
 	proxying = 15001 // and where that listens
 )
 
+// plenty is a budget that is never used up.
+const plenty = 100000
+
 const policyText = `version: 1
 defaults: {user_timeout: 20s, keepalive: {idle: 5s, interval: 2s, count: 5}}
 limits: {closes_per_second: {per_peer: 100000, per_node: 100000}}

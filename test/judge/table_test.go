@@ -77,6 +77,9 @@ func (t *tally) String() string {
 	for _, s := range scenarios() {
 		t.row(w, s)
 	}
+	for _, c := range crowds() {
+		t.row(w, c.scenario)
+	}
 	_ = w.Flush()
 	t.words(&b)
 	return b.String()
