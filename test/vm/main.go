@@ -77,7 +77,7 @@ func newFetch(cache *string) *cobra.Command {
 
 func newExec(cache *string) *cobra.Command {
 	var name string
-	var beside []string
+	var beside, env []string
 	m := new(machine)
 	cmd := &cobra.Command{
 		Use:   "exec --kernel KERNEL PROGRAM [ARG...]",
@@ -98,6 +98,7 @@ func newExec(cache *string) *cobra.Command {
 			if m.init, err = initOf(ks[0].arch); err != nil {
 				return err
 			}
+			m.env = append(usual(bare), env...)
 			m.cache, m.programs = *cache, []program{{path: args[0], beside: beside, args: args[1:], dir: dir}}
 			m.stdout, m.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			status, err := m.run(cmd.Context())
@@ -113,7 +114,7 @@ func newExec(cache *string) *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false) // the program's own flags are its own
 	f.StringVar(&name, "kernel", "", "the kernel to boot")
-	f.StringArrayVar(&m.env, "env", usual(bare), "NAME=VALUE for the program")
+	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the program, beside what tests are told")
 	f.StringSliceVar(&beside, "beside", nil, "files to put into the program's folder")
 	f.StringSliceVar(&m.without, "without", nil, "kernel modules to take away")
 	f.StringVar(&m.append, "append", "", "more for the kernel's command line")
