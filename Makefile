@@ -28,11 +28,18 @@ test: ## Run every test, those on real sockets included (root)
 test-unit: ## Run the tests that need no privilege and no kernel feature
 	$(GO) test -count=1 -short ./...
 
-# The last line says how many passed, and so does the exit status.
-judge: build ## Judge COUNT connections in trouble (default 500), at random by SEED, and print what came of it (root)
+# The last line says how many passed, and so does the exit status. With VM the same is done
+# in a machine of that kernel, and takes no root.
+JUDGE = -test.run '^TestJudge$$' -test.timeout 0
+judge: build $(if $(VM),vm-tool) ## Judge COUNT connections in trouble (default 500), at random by SEED, under the kernel VM if given, and print what came of it (root)
 	CGO_ENABLED=0 $(GO) test -c -o bin/judge.test ./test/judge
+ifdef VM
+	@cd test/judge && $(CURDIR)/bin/vm/vm exec --kernel $(VM) --timeout 1h --beside $(CURDIR)/bin/sockhealth \
+		--env SOCKHEALTH_JUDGE_COUNT=$(or $(COUNT),500) --env SOCKHEALTH_JUDGE_SEED=$(SEED) $(CURDIR)/bin/judge.test $(JUDGE)
+else
 	@cd test/judge && SOCKHEALTH_MUST_RUN=1 SOCKHEALTH_BIN=$(CURDIR)/bin/sockhealth SOCKHEALTH_JUDGE_COUNT=$(or $(COUNT),500) SOCKHEALTH_JUDGE_SEED=$(SEED) \
-		$(CURDIR)/bin/judge.test -test.run '^TestJudge$$' -test.timeout 0
+		$(CURDIR)/bin/judge.test $(JUDGE)
+endif
 
 # Needs qemu-system-x86 (qemu-system-arm for arm64), busybox-static, cpio, kmod,
 # xz-utils and zstd, what the tests run there (gcc, libc6-dev, runc), and neither root

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -44,6 +45,19 @@ func TestJoinsWhoNeverActs(t *testing.T) {
 				t.Errorf("%d destroyed, %d counted", w.destroyed(), n)
 			}
 		})
+		bubble(t, "reported meanwhile, "+name, func(t *testing.T, w *world, a *Agent) {
+			id := w.add(1, 10*time.Second, nil)
+			w.add(2, 10*time.Second, nil) // a sibling, which who never acts does not ask about
+			ask(t, w, a, id)
+			time.Sleep(100 * time.Millisecond)
+			if r := judgeOne(t, a, w.report(id, 2*time.Second)); r.Action != ActionClosed {
+				t.Errorf("result %+v", r)
+			}
+			w.settled(t, a, time.Minute)
+			if w.destroyed() != 2 {
+				t.Errorf("%d destroyed", w.destroyed())
+			}
+		})
 		bubble(t, "suspect, "+name, func(t *testing.T, w *world, a *Agent) {
 			id := w.add(1, 10*time.Second, nil)
 			ask(t, w, a, id)
@@ -59,4 +73,33 @@ func TestJoinsWhoNeverActs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestJudgementsBound: no more than MaxJudgements are under way.
+func TestJudgementsBound(t *testing.T) {
+	bubble(t, "full", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		for i := range MaxJudgements {
+			a.judgements[key{0, uint64(i)}] = nil
+		}
+		if r, err := a.Judge(context.Background(), w.report(id, 0)); !errors.Is(err, ErrBusy) {
+			t.Errorf("result %+v, error %v", r, err)
+		}
+		clear(a.judgements)
+	})
+}
+
+// TestSweepOnce: however many of a peer's connections are found silent, their siblings are
+// looked for once.
+func TestSweepOnce(t *testing.T) {
+	bubble(t, "two reported", func(t *testing.T, w *world, a *Agent) {
+		for c := uint64(1); c <= 3; c++ {
+			w.add(c, 10*time.Second, nil)
+		}
+		wantAll(t, w.reported(t, a, 1, 2), ActionClosed)
+		w.settled(t, a, time.Minute)
+		if w.destroyed() != 3 || w.scans != 2 { // and once for the survey
+			t.Errorf("%d destroyed, %d walks", w.destroyed(), w.scans)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -28,6 +29,9 @@ type run struct {
 	table string
 }
 
+// perProcessor is how many connections a processor judges side by side in a run at length.
+const perProcessor = 20
+
 // runOf reads the variables. A small run is one of a test: its times are not judged.
 func runOf(t *testing.T) run {
 	t.Helper()
@@ -47,7 +51,7 @@ func runOf(t *testing.T) run {
 	number(seedVar, &r.seed)
 	var count uint64
 	if number(countVar, &count); count > 0 {
-		r.count, r.atOnce, r.slack = int(count), 40, 50*time.Millisecond
+		r.count, r.atOnce, r.slack = int(count), perProcessor*runtime.NumCPU(), 50*time.Millisecond
 	}
 	return r
 }
