@@ -46,10 +46,12 @@ It asks before it does anything, unless --yes is given.`,
 	f := cmd.Flags()
 	bpffs := f.String("bpffs", loader.DefaultPins, "`DIR` on bpffs where the programs are pinned")
 	restore := f.Bool("restore", false, "give connections back the options that their applications asked for")
-	f.Bool("keep", true, "leave connections the options that they have")
+	keep := f.Bool("keep", true, "leave connections the options that they have")
 	yes := f.Bool("yes", false, "do not ask")
-	cmd.MarkFlagsMutuallyExclusive("restore", "keep")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("keep") && *keep == *restore {
+			return usagef("--keep and --restore are each other's opposite: give one of them")
+		}
 		return detach(cmd.Context(), e, *bpffs, *restore, *yes)
 	}
 	return cmd

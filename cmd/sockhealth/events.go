@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -51,8 +52,8 @@ events were lost, because there were too many, stderr says how many.`, agent.Jou
 	action := addFilter(cmd, "action", "only verdicts that had this `ACTION`", api.ActionWords())
 	reporter := addFilter(cmd, "reporter", "only verdicts that this `REPORTER` asked for", api.ReporterWords())
 	f.StringVar(&peer, "peer", "", "only those with a peer in this `CIDR`, or of this address")
-	f.Uint32Var(&q.Netns, "netns", 0, "only those of the network namespace with this `INODE`")
-	f.Uint64Var(&q.Cookie, "cookie", 0, "only those of the connection with this SO_COOKIE, a `NUMBER`")
+	f.Var(number[uint32]{&q.Netns}, "netns", "only those of the network namespace with this `INODE`")
+	f.Var(number[uint64]{&q.Cookie}, "cookie", "only those of the connection with this SO_COOKIE, a `NUMBER`")
 	f.StringVar(&q.Pod, "pod", "", "only those in the pod with this `UID`")
 	f.StringVar(&q.Container, "container", "", "only those in the container with this `ID`, or one that begins so")
 	f.StringVar(&since, "since", "", "only those after the event of this number, from this time on, or as old as this: `NUMBER|TIME|DURATION`")
@@ -107,13 +108,15 @@ func (f *filter) String() string { return f.value }
 
 func (f *filter) Set(s string) error {
 	if !slices.Contains(f.of, s) {
-		return fmt.Errorf("want %s", alternatives(f.of))
+		return errors.New(f.want())
 	}
 	f.value = s
 	return nil
 }
 
 func (f *filter) Type() string { return "string" }
+
+func (f *filter) want() string { return alternatives(f.of) }
 
 // eventPrinter prints each event as it comes.
 type eventPrinter struct {

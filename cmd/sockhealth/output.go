@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -36,13 +37,15 @@ func (c *choice) String() string { return c.value }
 
 func (c *choice) Set(s string) error {
 	if !slices.Contains(c.of, s) {
-		return fmt.Errorf("want %s", alternatives(c.of))
+		return errors.New(c.want())
 	}
 	c.value = s
 	return nil
 }
 
 func (c *choice) Type() string { return strings.Join(c.of, "|") }
+
+func (c *choice) want() string { return alternatives(c.of) }
 
 // alternatives writes "table, wide or json".
 func alternatives(words []string) string {

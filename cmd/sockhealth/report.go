@@ -55,10 +55,10 @@ it and prints it, up to a minute after it is in.`,
 	f := cmd.Flags()
 	f.StringVar(&o.peer, "peer", "", "`ADDR:PORT` that the call was sent to")
 	f.StringVar(&o.local, "local", "", "the connection's own `ADDR:PORT`")
-	f.Uint64Var(&o.cookie, "cookie", 0, "the connection's SO_COOKIE, a `NUMBER`")
+	f.Var(number[uint64]{&o.cookie}, "cookie", "the connection's SO_COOKIE, a `NUMBER`")
 	f.DurationVar(&o.elapsed, "elapsed", 0, "`TIME` since the call was written, up to 1h")
 	f.BoolVar(&o.noWait, "no-wait", false, "print the id of the judgement and do not wait for it")
-	f.StringVar(&o.judgement, "judgement", "", "wait for the judgement of this `ID`, and report nothing")
+	f.StringVar(&o.judgement, "judgement", "", "wait for the judgement of this `ID`, which report --no-wait printed, and report nothing")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of the agent's sockets")
 	f.StringVar(&o.socket, "socket", "", "`PATH` of report.sock, in place of --run-dir")
 	o.output = addOutput(cmd, table, wide, asJSON)
@@ -77,9 +77,6 @@ it and prints it, up to a minute after it is in.`,
 			if f.Changed(other) {
 				return usagef("--judgement reports nothing: give it without --%s", other)
 			}
-		}
-		if o.judgement == "" {
-			return usagef("--judgement \"\": want the id that report --no-wait printed")
 		}
 		return o.fetch(cmd.Context(), e)
 	}

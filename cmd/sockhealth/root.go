@@ -21,23 +21,29 @@ const hangupReloads = "hangup-reloads"
 
 // execute runs the command that e.args name and returns its exit code. SIGINT,
 // SIGTERM and SIGHUP end it in good order; a second one ends it at once.
-func execute(ctx context.Context, e *env) int {
+func execute(ctx context.Context, e *env) int { return executeIn(ctx, e, newRoot(e)) }
+
+// executeIn is execute in a tree of commands.
+func executeIn(ctx context.Context, e *env, root *cobra.Command) int {
 	ctx, stop := endOn(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
 
-	root := newRoot(e)
 	// What fails before a command starts is the command line.
 	started := false
 	stopHangup := func() {}
 	defer func() { stopHangup() }()
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := noEmpty(cmd); err != nil {
+			return err
+		}
 		started = true
 		if _, reloads := cmd.Annotations[hangupReloads]; reloads || signal.Ignored(unix.SIGHUP) { // as under nohup(1)
-			return
+			return nil
 		}
 		ctx, stop := endOn(cmd.Context(), unix.SIGHUP)
 		stopHangup = stop
 		cmd.SetContext(ctx)
+		return nil
 	}
 	root.SetArgs(e.args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -90,6 +96,7 @@ missing.`,
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
 		newRun(e), newDemo(e), newReport(e), newSockets(e), newEvents(e), newStatus(e), newReload(e),
 		newDetach(e), newDoctor(e), newPolicy(e), newVersion(e), newCanary(e),

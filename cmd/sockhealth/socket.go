@@ -26,8 +26,8 @@ type oneSocket struct {
 func addOneSocket(cmd *cobra.Command) *oneSocket {
 	o := &oneSocket{}
 	f := cmd.Flags()
-	f.Uint64Var(&o.cookie, "cookie", 0, "the connection's SO_COOKIE, a `NUMBER`")
-	f.Uint32Var(&o.netns, "netns", 0, "`INODE` of its network namespace, as in the list; needed where several have such a connection")
+	f.Var(number[uint64]{&o.cookie}, "cookie", "the connection's SO_COOKIE, a `NUMBER`")
+	f.Var(number[uint32]{&o.netns}, "netns", "`INODE` of its network namespace, as in the list; needed where several have such a connection")
 	f.StringVar(&o.runDir, "run-dir", defaultRunDir, "`DIR` of the agent's sockets")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 2 {
