@@ -18,6 +18,8 @@ var (
 	ErrClosed = errors.New("programs are closed")
 	// ErrHeld says that another agent works here.
 	ErrHeld = errors.New("held by another agent")
+	// ErrNotPins says that a directory of bpffs is none for an agent's pins.
+	ErrNotPins = errors.New("no directory for an agent's pins")
 	// ErrAttached says that programs of ours that others hold are attached.
 	ErrAttached = errors.New("another set of sockhealth's programs is attached there")
 )

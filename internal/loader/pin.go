@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -35,8 +36,10 @@ type Pins struct {
 // OpenPins opens the directory, which it makes where there is none (mode 0700),
 // and takes its lock. bpffs is mounted at /sys/fs/bpf where that has none, and
 // never anywhere else. The error wraps ErrHeld where another agent has the
-// directory; it is a *MissingError where there is no bpffs.
+// directory, and ErrNotPins where it is the mount point itself or has nothing but
+// pins of others; it is a *MissingError where there is no bpffs.
 func OpenPins(dir string) (*Pins, error) {
+	dir = filepath.Clean(dir)
 	if err := seeToBPFFS(dir); err != nil {
 		return nil, err
 	}
@@ -49,11 +52,32 @@ func OpenPins(dir string) (*Pins, error) {
 // FindPins is OpenPins for a directory that must be there: else the error wraps
 // fs.ErrNotExist. It mounts nothing.
 func FindPins(dir string) (*Pins, error) {
+	dir = filepath.Clean(dir)
 	lock, err := lockPins(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open directory of pins %q: %w", dir, err)
 	}
-	return &Pins{dir: dir, lock: lock}, nil
+	p := &Pins{dir: dir, lock: lock}
+	if err := p.checkOurs(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open directory of pins %q: %w", dir, err), p.Close())
+	}
+	return p, nil
+}
+
+// checkOurs refuses a directory in which others pin, and no agent: what is there
+// would be swept, or removed with the pins.
+func (p *Pins) checkOurs() error {
+	names, err := p.names()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	for _, name := range names {
+		if slices.Contains(attachments[:], name) || name == endedName ||
+			strings.HasPrefix(name, mapPrefix) || strings.HasPrefix(name, draft) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: only others pin there, %q among them [name another with --bpffs, as %s]", ErrNotPins, names[0], DefaultPins)
 }
 
 // lockPins opens and locks the directory that has the name now: one that was
@@ -93,11 +117,16 @@ func checkPins(f *os.File) error {
 	if sys.Type != unix.BPF_FS_MAGIC {
 		return noBPFFS(f.Name())
 	}
-	var st unix.Stat_t
+	var st, up unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
+	if err := unix.Fstatat(int(f.Fd()), "..", &up, 0); err != nil {
+		return err
+	}
 	switch {
+	case up.Dev != st.Dev || up.Ino == st.Ino:
+		return mountPoint(f.Name())
 	case st.Mode&0o022 != 0:
 		return fmt.Errorf("others may write to it, mode %04o [remove it, or choose another]", st.Mode&0o7777)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
@@ -113,15 +142,27 @@ func noBPFFS(dir string) error {
 	}
 }
 
+// mountPoint says of the mount point of bpffs, which everybody on the node pins below,
+// what to give instead.
+func mountPoint(dir string) error {
+	return fmt.Errorf("%w: it is the mount point of bpffs itself [name a directory below it: --bpffs %s]",
+		ErrNotPins, filepath.Join(dir, filepath.Base(DefaultPins)))
+}
+
 // seeToBPFFS demands that a directory stands, or can be made, on bpffs.
 func seeToBPFFS(dir string) error {
 	above := filepath.Dir(dir)
-	var sys unix.Statfs_t
-	if err := unix.Statfs(above, &sys); err != nil {
+	var sys, own unix.Statfs_t
+	if err := unix.Statfs(above, &sys); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("find bpffs above %q: %w [make %s first, or name another directory with --bpffs]", dir, err, above)
+	} else if err != nil {
 		return fmt.Errorf("find bpffs above %q: %w", dir, err)
 	}
 	if sys.Type == unix.BPF_FS_MAGIC {
 		return nil
+	}
+	if dir == bpffsMount || unix.Statfs(dir, &own) == nil && own.Type == unix.BPF_FS_MAGIC {
+		return fmt.Errorf("open directory of pins %q: %w", dir, mountPoint(dir))
 	}
 	// What the kernel keeps for bpffs is always empty; anywhere else a mount
 	// would cover what is somebody's.

@@ -95,10 +95,20 @@ func TestAttachedElsewhere(t *testing.T) {
 }
 
 // TestMount: bpffs is mounted where the kernel keeps a place for it, and over
-// nothing else.
+// nothing else. The mount itself takes no pins, and no directory of others does.
 func TestMount(t *testing.T) {
 	labtest.Root(t)
-	child(t, "mounts").await(t, "mounted -rwx------")
+	fresh := child(t, "mounts")
+	fresh.await(t, "mounted -rwx------")
+	for i := range 6 {
+		line, want := <-fresh.lines, `"/sys/fs/bpf": no directory for an agent's pins: it is the mount point of bpffs itself [name a directory below it: --bpffs /sys/fs/bpf/sockhealth]`
+		if i >= 4 {
+			want = `only others pin there, "globals" among them`
+		}
+		if !strings.HasPrefix(line, "true ") || !strings.Contains(line, want) {
+			t.Errorf("%q, want %q", line, want)
+		}
+	}
 	covered := child(t, "mounts", "covered")
 	if line := <-covered.lines; !strings.Contains(line, `"/sys/fs/bpf/sockhealth" is not on bpffs`) {
 		t.Errorf("over another file system: %q", line)

@@ -4,6 +4,7 @@ package loader_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -119,6 +120,25 @@ func mounts(args []string) error {
 		return err
 	}
 	fmt.Println("mounted", st.Mode().Perm())
+	return notPins(at)
+}
+
+// notPins says what is made of the mount point of bpffs, and of a directory that has
+// pins of others alone.
+func notPins(at string) error {
+	theirs := filepath.Join(at, "theirs")
+	if err := os.MkdirAll(filepath.Join(theirs, "globals"), 0o700); err != nil {
+		return err
+	}
+	for _, dir := range []string{at, at + "/", theirs} {
+		for _, open := range []func(string) (*loader.Pins, error){loader.OpenPins, loader.FindPins} {
+			pins, err := open(dir)
+			if err == nil {
+				err = errors.Join(errors.New("taken"), pins.Close())
+			}
+			fmt.Println(errors.Is(err, loader.ErrNotPins), err)
+		}
+	}
 	return nil
 }
 
