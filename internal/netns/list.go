@@ -46,8 +46,8 @@ func list(proc string, named ...string) ([]*NS, error) {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
 	slices.SortFunc(l.found, func(a, b *NS) int { return int(int64(a.inode) - int64(b.inode)) })
-	if l.denied > 0 {
-		return l.found, fmt.Errorf("list network namespaces: look at %d of their processes or names: %w", l.denied, ErrPermission)
+	if err := Denied(l.denied); err != nil {
+		return l.found, fmt.Errorf("list network namespaces: %w", err)
 	}
 	return l.found, nil
 }
@@ -57,7 +57,7 @@ type lister struct {
 	found  []*NS
 	seen   map[uint32]bool // by inode
 	dev    uint64          // the device of all namespaces' inodes
-	denied int
+	denied []string        // paths that may not be looked at
 }
 
 // current adds the calling thread's namespace.
@@ -101,7 +101,7 @@ func (l *lister) look(path string) error {
 		// proc_ns_get_link says EACCES too where the process has exited since
 		// its directory was found.
 		if unix.Access(filepath.Dir(path), unix.F_OK) == nil {
-			l.denied++
+			l.denied = append(l.denied, path)
 		}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, ErrNotNetns):
 		// The process has exited, or the name is that of a mount point whose
@@ -139,7 +139,7 @@ func (l *lister) named(dir string) error {
 		return nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		l.denied++
+		l.denied = append(l.denied, dir)
 		return nil
 	}
 	if err != nil {

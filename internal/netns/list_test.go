@@ -4,6 +4,7 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 )
 
 // sleeper starts a process inside ns and ends it with the test.
-func sleeper(t *testing.T, ns *NS) {
+func sleeper(t *testing.T, ns *NS) int {
 	t.Helper()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -32,6 +33,7 @@ func sleeper(t *testing.T, ns *NS) {
 		_ = in.Close()
 		_ = cmd.Wait()
 	})
+	return cmd.Process.Pid
 }
 
 // mustList lets pass that some process of the node hides from root, too.
@@ -134,7 +136,7 @@ func denials(t *testing.T) int {
 		t.Fatal(err)
 	}
 	inodes(t, l.found)
-	return l.denied
+	return len(l.denied)
 }
 
 // What may not be looked at is said, and hides nothing else.
@@ -142,7 +144,7 @@ func TestListWithoutPtrace(t *testing.T) {
 	noLeak(t)
 	privileged(t)
 	hidden := mustNew(t)
-	sleeper(t, hidden)
+	asleep := sleeper(t, hidden)
 	var err error
 	var got []uint32
 	done := make(chan struct{})
@@ -159,5 +161,36 @@ func TestListWithoutPtrace(t *testing.T) {
 	<-done
 	if !errors.Is(err, ErrPermission) || !slices.Contains(got, hereInode(t)) || slices.Contains(got, hidden.Inode()) {
 		t.Errorf("List = %v, %v; want our own without %d, beside ErrPermission", got, err, hidden.Inode())
+	}
+	// Others may hide, too, and come first.
+	var denied *DeniedError
+	if !errors.As(err, &denied) || denied.Number < 1 || len(denied.Named) != min(denied.Number, deniedNamed) {
+		t.Fatalf("%v, want a DeniedError that names the first", err)
+	}
+	if want := fmt.Sprintf("process %d (cat)", asleep); denied.Number <= deniedNamed && !slices.Contains(denied.Named, want) {
+		t.Errorf("%v does not name %s", err, want)
+	}
+}
+
+func TestDenied(t *testing.T) {
+	proc := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(proc, "12"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(proc, "12/comm"), []byte("nginx\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	paths := []string{proc + "/12/ns/net", "/run/netns/7", proc + "/13/ns/net", "/run/netns/a", "/run/netns/b"}
+	for n, want := range map[int]string{
+		1: "permission denied to look at process 12 (nginx)",
+		3: "permission denied to look at process 12 (nginx), /run/netns/7, process 13 (hidden)",
+		5: "permission denied to look at process 12 (nginx), /run/netns/7, process 13 (hidden) and 2 more",
+	} {
+		if err := Denied(paths[:n]); !errors.Is(err, ErrPermission) || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := Denied(nil); err != nil {
+		t.Errorf("of none: %v", err)
 	}
 }

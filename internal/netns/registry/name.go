@@ -50,10 +50,10 @@ func (s *scan) mounts(process, root string) error {
 			if err == nil {
 				err = ns.Close()
 			}
-			s.missing[inode] = true
+			s.missing[inode] = root + point
 			return err
 		}
-		return s.take(inode, ns, err)
+		return s.take(inode, root+point, ns, err)
 	})
 }
 

@@ -135,6 +135,6 @@ func (r *Registry) finish(s *scan, began time.Time, err error) {
 		}
 	}
 	r.status = Status{
-		Ended: now, Took: took, Namespaces: len(r.entries), Denied: s.denials(), Unknown: len(r.asked), Err: err,
+		Ended: now, Took: took, Namespaces: len(r.entries), Denied: len(s.denials()), Unknown: len(r.asked), Err: err,
 	}
 }

@@ -4,7 +4,6 @@ package registry
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -26,12 +25,12 @@ type scan struct {
 	seen  map[uint32]bool      // in use now
 	found map[uint32]*netns.NS // of these, opened by this scan
 
-	denied  map[uint32]bool // may not be opened
-	missing map[uint32]bool // had no such holder any more, or its process is hidden
-	other   map[uint32]bool // namespaces of another kind
-	hidden  int             // processes and names that may not be looked at
-	foreign bool            // in a process id namespace that is not the first
-	walked  time.Duration   // what the walk over files took
+	denied  map[uint32]string // may not be opened, by way of these paths (netns.Denied)
+	missing map[uint32]string // had no such holder any more, or its process is hidden
+	other   map[uint32]bool   // namespaces of another kind
+	hidden  []string          // processes and names that may not be looked at
+	foreign bool              // in a process id namespace that is not the first
+	walked  time.Duration     // what the walk over files took
 }
 
 // firstPIDs is the inode number of the first process id namespace
@@ -42,7 +41,7 @@ func newScan(w Walker, proc string) *scan {
 	s := &scan{
 		walker: w, proc: proc,
 		have: make(map[uint32]bool), seen: make(map[uint32]bool), found: make(map[uint32]*netns.NS),
-		denied: make(map[uint32]bool), missing: make(map[uint32]bool), other: make(map[uint32]bool),
+		denied: make(map[uint32]string), missing: make(map[uint32]string), other: make(map[uint32]bool),
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(proc, "self/ns/pid"), &st); err == nil && st.Ino != firstPIDs {
@@ -59,9 +58,9 @@ func (s *scan) sight(inode uint32) bool {
 	return s.seen[inode]
 }
 
-// take keeps what open returns, which need not be what was looked for: a thread
-// may have gone elsewhere. An inode of 0 is not known.
-func (s *scan) take(inode uint32, ns *netns.NS, err error) error {
+// take keeps what was opened by way of a path, which need not be what was looked for: a
+// thread may have gone elsewhere. An inode of 0 is not known.
+func (s *scan) take(inode uint32, path string, ns *netns.NS, err error) error {
 	switch {
 	case err == nil:
 		if s.sight(ns.Inode()) {
@@ -72,13 +71,15 @@ func (s *scan) take(inode uint32, ns *netns.NS, err error) error {
 		}
 		s.seen[ns.Inode()], s.found[ns.Inode()] = true, ns
 	case errors.Is(err, netns.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		if s.denied[inode] = true; inode == 0 {
-			s.hidden++
+		if inode == 0 {
+			s.hidden = append(s.hidden, path)
+		} else {
+			s.denied[inode] = path
 		}
 	case errors.Is(err, netns.ErrNotNetns):
 		s.other[inode] = true
 	case gone(err):
-		s.missing[inode] = true
+		s.missing[inode] = path
 	default:
 		return err
 	}
@@ -118,7 +119,7 @@ func (s *scan) residents() error {
 			continue
 		}
 		ns, err := s.thread(w.tid)
-		if err := s.take(w.inode, ns, err); err != nil {
+		if err := s.take(w.inode, s.of(w.tid), ns, err); err != nil {
 			return err
 		}
 	}
@@ -159,7 +160,7 @@ func (s *scan) processes() error {
 			continue
 		}
 		ns, err := s.thread(tid)
-		if err := s.take(0, ns, err); err != nil {
+		if err := s.take(0, s.of(tid), ns, err); err != nil {
 			return err
 		}
 	}
@@ -182,36 +183,36 @@ func (s *scan) holders() error {
 			continue
 		}
 		ns, err := s.file(w.tid, w.fd)
-		if err := s.take(w.inode, ns, err); err != nil {
+		if err := s.take(w.inode, s.of(w.tid), ns, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// denials counts what may not be looked at.
-func (s *scan) denials() int {
-	n := s.hidden
-	for inode := range s.denied {
-		if inode != 0 && !s.seen[inode] {
-			n++
+// of is the path of a thread's namespace.
+func (s *scan) of(tid int) string { return filepath.Join(s.proc, strconv.Itoa(tid), "ns/net") }
+
+// denials are the paths of what may not be looked at.
+func (s *scan) denials() []string {
+	paths := slices.Clone(s.hidden)
+	for _, inode := range slices.Sorted(maps.Keys(s.denied)) {
+		if !s.seen[inode] {
+			paths = append(paths, s.denied[inode])
 		}
 	}
-	return n
+	return paths
 }
 
 // unseen says what was not seen. Who was missing twice in a row is not a holder
 // that happened to end: its process is hidden, or the kernel gives no way to it.
-func (s *scan) unseen(before map[uint32]bool) error {
-	for inode := range s.missing {
-		if before[inode] && inode != 0 {
-			s.denied[inode] = true
+func (s *scan) unseen(before map[uint32]string) error {
+	for inode, path := range s.missing {
+		if before[inode] != "" && inode != 0 {
+			s.denied[inode] = path
 		}
 	}
-	var errs []error
-	if n := s.denials(); n > 0 {
-		errs = append(errs, fmt.Errorf("look at %d of them, their processes or names: %w", n, netns.ErrPermission))
-	}
+	errs := []error{netns.Denied(s.denials())}
 	if s.foreign {
 		errs = append(errs, ErrForeignPIDs)
 	}

@@ -5,6 +5,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -247,8 +248,13 @@ func TestHiddenProcess(t *testing.T) {
 			if err := r.Refresh(); err != nil || r.Status().Denied != 0 {
 				t.Errorf("Refresh: %v, %+v; want: that one has just ended", err, r.Status())
 			}
-			if err := r.Refresh(); !errors.Is(err, netns.ErrPermission) || r.Status().Denied != 1 {
+			err := r.Refresh()
+			if !errors.Is(err, netns.ErrPermission) || r.Status().Denied != 1 {
 				t.Errorf("Refresh: %v, %+v; want it counted as hidden", err, r.Status())
+			}
+			var denied *netns.DeniedError
+			if !errors.As(err, &denied) || !slices.Equal(denied.Named, []string{"process 1073741824 (hidden)"}) {
+				t.Errorf("Refresh: %v, want the process named", err)
 			}
 			watch(t, r, time.Millisecond, nil)
 			labtest.Eventually(t, patience, func() bool { return w.residents.Load() > 10 }, "refreshes")
