@@ -42,7 +42,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &usage), errors.Is(err, loader.ErrNotPins):
+	case errors.As(err, &usage), errors.Is(err, loader.ErrNotPins), errors.Is(err, api.ErrRequest):
 		return exitUsage
 	case errors.As(err, &missing),
 		errors.Is(err, loader.ErrUnsupported),

@@ -84,7 +84,7 @@ func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error 
 	}
 	switch len(found) {
 	case 0:
-		return fmt.Errorf("%w in any network namespace that this agent acts in", api.ErrNoSocket)
+		return a.none(spaces, id)
 	case 1:
 		return fn(in, &found[0])
 	}

@@ -79,7 +79,7 @@ func readPolicy(e *env, file string) (*policy.Policy, string, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, "", fmt.Errorf("read policy: %w", err)
+			return nil, "", remedied(fmt.Errorf("read policy: %w", err), "name another file, or - for stdin")
 		}
 		defer f.Close()
 		in, name = f, file

@@ -22,7 +22,7 @@ func (s *service) lock() (err error) {
 	}
 	l, err := loader.LockCgroup(s.cgroup, s.opts.nested)
 	if err != nil {
-		return err
+		return remedied(err, noCgroupRemedy)
 	}
 	s.onStop(l.Close)
 	for _, one := range l.Strangers {

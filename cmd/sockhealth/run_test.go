@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 	t.Run("namespace not covered", func(t *testing.T) {
 		_, stderr, code := a.output(t, a.Server, "report", "--run-dir", "run", "--local", server.LocalAddr().String(),
 			"--peer", server.RemoteAddr().String())
-		if code != exitFailed || !strings.Contains(stderr, "its --netns does not cover it") {
+		if code != exitFailed || !strings.Contains(stderr, "its --netns does not cover it [start it with --netns all, or with this namespace among its paths]") {
 			t.Errorf("exit code %d: %s", code, stderr)
 		}
 	})
@@ -236,7 +236,9 @@ func TestRunFails(t *testing.T) {
 		{"cgroup held", []string{"--run-dir", "other"}, exitFailed, held},
 		{"port taken", []string{"--run-dir", "other", "--cgroup", free, "--listen", a.listen}, exitFailed, "address already in use [choose another --listen]"},
 		{"no cgroup v2", []string{"--run-dir", "other", "--cgroup", a.dir}, exitMissing, "is not below a cgroup v2 mount"},
-		{"no namespace", []string{"--run-dir", "other", "--netns", "policy.yaml"}, exitFailed, "not a network namespace"},
+		{"no namespace", []string{"--run-dir", "other", "--netns", "policy.yaml"}, exitFailed, "not a network namespace [" + noNetnsRemedy + "]"},
+		{"namespace not there", []string{"--run-dir", "other", "--netns", "none"}, exitFailed, "no such file or directory [" + noNetnsRemedy + "]"},
+		{"cgroup not there", []string{"--run-dir", "other", "--cgroup", free + "/none"}, exitFailed, "no such file or directory [" + noCgroupRemedy + "]"},
 		{"report.sock in the way", []string{"--run-dir", "other", "--cgroup", free}, exitFailed, "is in the way and no socket [remove it]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -80,7 +80,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	}()
 	// A mistake in the file is told before anything that needs a privilege.
 	if _, err := policy.Load(o.policy); err != nil {
-		return nil, err
+		return nil, remedied(err, noPolicyRemedy)
 	}
 	if err := loader.Require(); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (s *service) serve(fn func() error) {
 
 func (s *service) openRunDir() (err error) {
 	if s.runDir, err = api.OpenRunDir(s.opts.runDir); err != nil {
-		return err
+		return remedied(err, noRunDirRemedy)
 	}
 	s.onStop(s.runDir.Close)
 	return nil
@@ -151,7 +151,7 @@ func (s *service) openNamespaces() error {
 	for _, path := range s.opts.netns {
 		ns, err := netns.Open(path)
 		if err != nil {
-			return err
+			return remedied(err, noNetnsRemedy)
 		}
 		s.onStop(ns.Close)
 		if !slices.ContainsFunc(s.namespaces, func(have *netns.NS) bool { return have.Inode() == ns.Inode() }) {

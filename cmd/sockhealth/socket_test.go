@@ -92,6 +92,7 @@ func (a *runAgent) testExplain(t *testing.T, client, bystander, older *net.TCPCo
 	}
 	a.testExplainOlder(t, older)
 	a.testNotOne(t)
+	a.testNear(t, client)
 }
 
 // testExplainOlder: a connection that is older than the agent is managed as any
@@ -133,6 +134,35 @@ func (a *runAgent) testNotOne(t *testing.T) {
 	}
 	if x := decoded[api.Explanation](t, a, a.ns, "sockets", "explain", "--run-dir", "run", "-o", "json", local.String(), "10.91.2.2:7202"); x.Socket.Peer != "10.91.2.2:7202" {
 		t.Errorf("with its peer: %+v", x.Socket)
+	}
+}
+
+// testNear: where nothing is what was asked for, what nearly is is told, or what else
+// helps.
+func (a *runAgent) testNear(t *testing.T, client *net.TCPConn) {
+	scans := expected(t, []kernel.Feature{kernel.Scan})[kernel.Scan.String()]
+	local, peer := client.LocalAddr().String(), client.RemoteAddr().String()
+	there := fmt.Sprintf("; near it: %s -> %s cookie %d netns %d (", local, peer, labtest.Cookie(t, client), a.Client.Inode())
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"10.91.1.2:1", peer}, "to that peer)"},
+		{[]string{local, "10.91.2.2:1"}, there + "of that local address) [name one of these]"},
+		{[]string{"--cookie", "1", local, peer}, there + "of these addresses)"},
+		{[]string{"--netns", fmt.Sprint(a.Server.Inode()), local}, there + "of these addresses)"},
+		{[]string{"--netns", "1", "10.91.1.2:1"}, "network namespace 1 is none that this agent acts in ["},
+		{[]string{"10.91.1.2:1", "10.91.2.2:1"}, `["sockhealth sockets" lists what is bounded`},
+	} {
+		if !scans && tc.want[0] != '[' && tc.want[0] != 'n' { // without a walk nothing near is found
+			continue
+		}
+		for _, command := range []string{"explain", "probe"} {
+			_, stderr, code := a.output(t, a.ns, append([]string{"sockets", command, "--run-dir", "run"}, tc.args...)...)
+			if code != exitFailed || !strings.Contains(stderr, "no such socket") || !strings.Contains(stderr, tc.want) {
+				t.Errorf("%s %q: exit code %d, %q, want %q", command, tc.args, code, stderr, tc.want)
+			}
+		}
 	}
 }
 
@@ -272,6 +302,9 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 				t.Errorf("%q -o %s: exit code %d, %q, want %d lines:\n%s", tc.filters, output, code, stderr, tc.want, stdout)
 			}
 		}
+	}
+	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--since", "12345"); code != exitUsage || !strings.Contains(stderr, "the newest event has number ") {
+		t.Errorf("a number to come: exit code %d, %q", code, stderr)
 	}
 	stdout, _, _ := a.output(t, a.ns, "events", "--run-dir", "run", "--verdict", "dead_path")
 	want := fmt.Sprintf("  #%d  verdict  dead_path, none  buffer  %s -> %s  cookie %d netns %d  asked by admin, %d probes unanswered, call 0s, took ",

@@ -76,7 +76,7 @@ func (h *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The mode of the socket file says so too, but a file can be copied into
 	// a container or given another mode by mistake.
 	if uid := peerOf(r).uid; uid != 0 {
-		refuse(w, http.StatusForbidden, "the admin socket is for root, you are user %d", uid)
+		refuse(w, http.StatusForbidden, "the admin socket is for root, you are user %d [run as root]", uid)
 		return
 	}
 	switch r.URL.Path {
@@ -141,7 +141,7 @@ func (h *admin) answer(w http.ResponseWriter, r *http.Request, value any, err er
 	case errors.Is(err, agent.ErrBusy), errors.Is(err, agent.ErrStopped):
 		busy(w, "%v", err)
 	case errors.Is(err, agent.ErrForbidden):
-		refuse(w, http.StatusForbidden, "%v", err)
+		refuse(w, http.StatusForbidden, "%v [start it with --netns all, or with that namespace among its paths]", err)
 	default: // for root: the whole truth
 		h.log.Error("answer admin", "path", r.URL.Path, "err", err)
 		refuse(w, http.StatusInternalServerError, "%v", err)

@@ -168,7 +168,7 @@ func TestAdminRefused(t *testing.T) {
 	var c net.Conn
 	asUser(t, 12345, func() { c = dial(t, socket) })
 	resp, got := talk(t, c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
-	if resp.StatusCode != 403 || got != errorBody("the admin socket is for root, you are user 12345") {
+	if resp.StatusCode != 403 || got != errorBody("the admin socket is for root, you are user 12345 [run as root]") {
 		t.Errorf("another user: status %d, body %s", resp.StatusCode, got)
 	}
 }

@@ -29,7 +29,7 @@ func (h *reports) caller(w http.ResponseWriter, r *http.Request) (agent.Caller, 
 		c.Owner = h.owners.owns(c)
 		return c, true
 	case errors.Is(err, netns.ErrPermission):
-		refuse(w, http.StatusForbidden, "the agent has no rights over your network namespace: it needs CAP_NET_ADMIN there")
+		refuse(w, http.StatusForbidden, "the agent has no rights over your network namespace: it needs CAP_NET_ADMIN there [start it as root of the host, outside user namespaces]")
 	default:
 		h.log.Error("ask who reports", "uid", peer.uid, "pid", peer.pid, "err", err)
 		refuse(w, http.StatusInternalServerError, "the agent could not find out who reports: see its log")

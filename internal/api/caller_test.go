@@ -156,7 +156,7 @@ func TestReportsNotJudged(t *testing.T) {
 	}{
 		{fmt.Errorf("judge report: %w", agent.ErrBusy), 503, "1", "the agent is busy with other reports: try again in a second"},
 		{fmt.Errorf("judge report: %w", agent.ErrStopped), 503, "1", "the agent is stopping: try again when it is back"},
-		{fmt.Errorf("judge report: %w", agent.ErrForbidden), 403, "", "the agent does not serve your network namespace: its --netns does not cover it"},
+		{fmt.Errorf("judge report: %w", agent.ErrForbidden), 403, "", "the agent does not serve your network namespace: its --netns does not cover it [start it with --netns all, or with this namespace among its paths]"},
 		{errors.New("secret of another user"), 500, "", "the agent could not judge the socket: see its log"},
 	} {
 		t.Run(tc.err.Error(), func(t *testing.T) {

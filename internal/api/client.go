@@ -29,7 +29,7 @@ type Client struct {
 // connect yet: each question does, and says so if it cannot.
 //
 // The errors of all questions wrap ErrUnreachable where no agent answers,
-// ErrPermission where only root may ask, and ctx's own where it ended.
+// ErrPermission where only root may ask, ErrRequest where the question is at fault, and ctx's own where it ended.
 func Dial(runDir string) *Client {
 	socket := filepath.Join(runDir, AdminSocket)
 	var d net.Dialer
@@ -190,6 +190,8 @@ func refusal(resp *http.Response) error {
 		e.Error = http.StatusText(resp.StatusCode)
 	}
 	switch {
+	case resp.StatusCode == http.StatusBadRequest:
+		return &told{e.Error, ErrRequest}
 	case resp.StatusCode == http.StatusForbidden:
 		return fmt.Errorf("%w: %s", ErrPermission, e.Error)
 	case resp.StatusCode == http.StatusConflict:

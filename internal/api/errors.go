@@ -14,6 +14,8 @@ var (
 	ErrNoSocket = errors.New("no such socket")
 	// ErrAmbiguous says that several are.
 	ErrAmbiguous = errors.New("several such sockets")
+	// ErrRequest says that what is asked for is at fault.
+	ErrRequest = errors.New("bad request")
 	// ErrHeld says that another agent holds the run directory.
 	ErrHeld = errors.New("run directory held by another agent")
 )

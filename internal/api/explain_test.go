@@ -121,7 +121,7 @@ func TestAdminErrors(t *testing.T) {
 	}{
 		{fmt.Errorf("find %s: %w", "x", ErrNoSocket), ErrNoSocket, 404, "find x: no such socket"},
 		{fmt.Errorf("find x: %w [name its netns]", ErrAmbiguous), ErrAmbiguous, 409, "find x: several such sockets [name its netns]"},
-		{fmt.Errorf("probe x: %w", agent.ErrForbidden), ErrPermission, 403, "permission denied: probe x: network namespace not covered by this agent"},
+		{fmt.Errorf("probe x: %w", agent.ErrForbidden), ErrPermission, 403, "permission denied: probe x: network namespace not covered by this agent [start it with --netns all, or with that namespace among its paths]"},
 		{fmt.Errorf("probe x: %w", agent.ErrBusy), nil, 503, "refused with status 503: probe x: too many judgements under way"},
 		{errors.New("out of luck"), nil, 500, "refused with status 500: out of luck"},
 	} {

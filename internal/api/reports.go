@@ -222,7 +222,7 @@ func (h *reports) refuseReport(w http.ResponseWriter, r *http.Request, err error
 	case errors.Is(err, errManyIDs):
 		tooMany(w, "too many judgements: %d are kept in all; try again in a second", maxIDs)
 	case errors.Is(err, agent.ErrForbidden):
-		refuse(w, http.StatusForbidden, "the agent does not serve your network namespace: its --netns does not cover it")
+		refuse(w, http.StatusForbidden, "the agent does not serve your network namespace: its --netns does not cover it [start it with --netns all, or with this namespace among its paths]")
 	default:
 		peer := peerOf(r)
 		h.log.Error("judge report", "uid", peer.uid, "pid", peer.pid, "err", err)

@@ -172,7 +172,7 @@ func TestWaitZeroNotJudged(t *testing.T) {
 	})
 	socket := serve(t, NewReports(fails, quiet()), ReportSocket, 0o666)
 	status, body := getJudgement(t, socket, submit(t, socket), "?wait=9000")
-	if want := errorBody("the agent does not serve your network namespace: its --netns does not cover it"); status != 403 || body != want {
+	if want := errorBody("the agent does not serve your network namespace: its --netns does not cover it [start it with --netns all, or with this namespace among its paths]"); status != 403 || body != want {
 		t.Errorf("status %d, body %s", status, body)
 	}
 }
