@@ -84,6 +84,9 @@ func TestReload(t *testing.T) {
 			t.Errorf("status: %+v", s)
 		}
 		wantMetric(t, a.get(t, "/metrics"), "sockhealth_policy_last_reload_success 1")
+		if again := decoded[api.Reloaded](t, a, a.ns, "reload", "--run-dir", "run", "-o", "json"); !again.Loaded.Equal(r.Loaded) {
+			t.Errorf("the same file again: in force since %v, before %v", again.Loaded, r.Loaded)
+		}
 		stdout, stderr, code := a.output(t, a.ns, "reload", "--run-dir", "run")
 		if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "policy.yaml: revision "+r.Revision+" is in force since ") {
 			t.Errorf("exit code %d, %q, %q", code, stderr, stdout)

@@ -297,7 +297,7 @@ var errDetached = errors.New("the programs are off their cgroup, nothing is boun
 // LastReload implements metrics.Policy.
 func (s *service) LastReload() (ok bool, loaded time.Time) {
 	status := s.reloader.Status()
-	return status.OK, status.Loaded
+	return status.OK, status.Taken
 }
 
 // inodes names the namespaces of --netns for the agent; nil means all.

@@ -77,8 +77,9 @@ type Feature struct {
 type PolicyFile struct {
 	File string `json:"file"`
 	// Revision is a short hash of the file's content.
-	Revision string    `json:"revision"`
-	Loaded   time.Time `json:"loaded"`
+	Revision string `json:"revision"`
+	// Loaded is since when it is in force; a read of the unchanged file does not move it.
+	Loaded time.Time `json:"loaded"`
 	// Error is why the file as it is now was refused; the policy of Loaded
 	// stays in force then. "" where it was not.
 	Error string `json:"error,omitempty"`

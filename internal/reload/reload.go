@@ -38,7 +38,8 @@ type Status struct {
 	OK       bool      // the last read was taken
 	Err      error     // why it was not
 	Revision string    // of the policy in force
-	Loaded   time.Time // when it was put in force; wall clock
+	Loaded   time.Time // when it came into force: reads that find it unchanged do not count; wall clock
+	Taken    time.Time // when the file was last taken, unchanged or not; wall clock
 }
 
 // New returns a reloader of the file at path. apply puts a policy in force or
@@ -66,10 +67,14 @@ func (r *Reloader) load() (before string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.OK, r.status.Err = err == nil, err
-	if err == nil {
-		r.status.Revision, r.status.Loaded = p.Revision, time.Now()
+	if err != nil {
+		return before, err
 	}
-	return before, err
+	r.status.Taken = time.Now()
+	if p.Revision != before {
+		r.status.Revision, r.status.Loaded = p.Revision, r.status.Taken
+	}
+	return before, nil
 }
 
 // Status returns what became of the last read.

@@ -121,6 +121,40 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// TestUnchanged: a policy is in force since it came, however often the file is read and
+// whatever stood in it meanwhile.
+func TestUnchanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write(t, path, good)
+	r := New(path, func(*policy.Policy) error { return nil }, slog.New(slog.DiscardHandler))
+	if err := r.Load(); err != nil {
+		t.Fatal(err)
+	}
+	first := r.Status()
+	if first.Loaded.IsZero() || first.Taken != first.Loaded {
+		t.Errorf("at first: %+v", first)
+	}
+	write(t, path, bad)
+	if err := r.Reload("asked"); err == nil || r.Status().Taken != first.Taken || r.Status().Loaded != first.Loaded {
+		t.Errorf("refused: %v, %+v", err, r.Status())
+	}
+	write(t, path, good)
+	if err := r.Reload("asked"); err != nil {
+		t.Fatal(err)
+	}
+	again := r.Status()
+	if !again.OK || again.Loaded != first.Loaded || !again.Taken.After(first.Taken) {
+		t.Errorf("unchanged: %+v, at first %+v", again, first)
+	}
+	write(t, path, other)
+	if err := r.Reload("asked"); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Status(); !s.Loaded.After(again.Taken) || s.Taken != s.Loaded {
+		t.Errorf("changed: %+v, before %+v", s, again)
+	}
+}
+
 // TestBadFile: refused whole, told once with every error, and the old one stays.
 func TestBadFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
