@@ -213,6 +213,16 @@ func (a *admin) covered() (spaces []*netns.NS, release func(), err error) {
 	}, a.registry.Status().Err
 }
 
+// Policies implements api.Admin.
+func (a *admin) Policies() []string {
+	var names []string
+	peers := a.programs.InForce().Policy.Peers
+	for i := range peers {
+		names = append(names, peers[i].Name)
+	}
+	return names
+}
+
 // Policy implements api.Admin.
 func (a *admin) Policy(context.Context) (api.Policy, error) {
 	return api.Policy{PolicyFile: a.file(), Text: a.programs.InForce().Policy.Text}, nil

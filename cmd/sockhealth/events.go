@@ -56,11 +56,14 @@ events were lost, because there were too many, stderr says how many.`, agent.Jou
 	f.Var(number[uint64]{&q.Cookie}, "cookie", "only those of the connection with this SO_COOKIE, a `NUMBER`")
 	f.StringVar(&q.Pod, "pod", "", "only those in the pod with this `UID`")
 	f.StringVar(&q.Container, "container", "", "only those in the container with this `ID`, or one that begins so")
-	f.StringVar(&since, "since", "", "only those after the event of this number, from this time on, or as old as this: `NUMBER|TIME|DURATION`")
+	f.StringVar(&since, "since", "", "only those after the event of this number, from this time on, or not older than this: `NUMBER|TIME|DURATION`, such as 71, 2006-01-02T15:04:05Z or 10m")
 	runDir := f.String("run-dir", defaultRunDir, "`DIR` of the agent's sockets")
 	output := addOutput(cmd, table, wide, asJSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		q.Kind, q.Verdict, q.Action, q.Reporter = kind.value, word.value, action.value, reporter.value
+		if q.Kind != "" && q.Kind != string(agent.EntryVerdict) && q.Verdict+q.Action+q.Reporter != "" {
+			return usagef("--kind %s: give it without --verdict, --action and --reporter, which only verdicts have", q.Kind)
+		}
 		if peer != "" {
 			if q.Peer, err = api.ParsePeer(peer); err != nil {
 				return usagef("--peer %q: want an IP address or a prefix such as 10.20.0.0/16", peer)

@@ -306,6 +306,9 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--since", "12345"); code != exitUsage || !strings.Contains(stderr, "the newest event has number ") {
 		t.Errorf("a number to come: exit code %d, %q", code, stderr)
 	}
+	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--follow", "--policy", "bufer"); code != exitUsage || !strings.Contains(stderr, "the file has buffer\n") {
+		t.Errorf("no such policy: exit code %d, %q", code, stderr)
+	}
 	stdout, _, _ := a.output(t, a.ns, "events", "--run-dir", "run", "--verdict", "dead_path")
 	want := fmt.Sprintf("  #%d  verdict  dead_path, none  buffer  %s -> %s  cookie %d netns %d  asked by admin, %d probes unanswered, call 0s, took ",
 		e.Seq, client.LocalAddr(), client.RemoteAddr(), e.Cookie, e.Netns, e.Verdict.Evidence.ProbesSent)

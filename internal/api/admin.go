@@ -44,6 +44,8 @@ type Admin interface {
 	// Probe judges one socket as if a call had just been sent on it, and
 	// closes nothing.
 	Probe(ctx context.Context, id conn.ID) (agent.Result, error)
+	// Policies names the entries of the policy in force.
+	Policies() []string
 	// Policy returns the policy in force; Schema is set here.
 	Policy(ctx context.Context) (Policy, error)
 	// Reload reads the policy file again and puts it in force. With an error

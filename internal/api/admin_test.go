@@ -29,6 +29,7 @@ type fixed struct {
 	sockets []Socket
 	not     []UnmanagedSocket
 	policy  Policy
+	names   []string
 	explain Explanation
 	probed  agent.Result
 	file    PolicyFile
@@ -56,6 +57,7 @@ func newAdmin(t *testing.T, a Admin) *Server {
 func (f *fixed) Status(context.Context) (Status, error)               { return f.status, f.err }
 func (f *fixed) Sockets(context.Context) ([]Socket, error)            { return f.sockets, f.err }
 func (f *fixed) Unmanaged(context.Context) ([]UnmanagedSocket, error) { return f.not, f.err }
+func (f *fixed) Policies() []string                                   { return f.names }
 func (f *fixed) Policy(context.Context) (Policy, error)               { return f.policy, f.err }
 
 func adminClient(t *testing.T, a Admin) *Client {

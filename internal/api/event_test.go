@@ -95,7 +95,7 @@ func TestEventFilters(t *testing.T) {
 	labtest.Root(t)
 	events := &journal{}
 	events.add(filterable()...)
-	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)))
+	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{names: []string{"quiet", "a"}}, events, unreached(t), quiet()), AdminSocket, 0o600)))
 	peer := func(s string) netip.Prefix {
 		p, err := ParsePeer(s)
 		if err != nil {
@@ -130,7 +130,7 @@ func TestEventFilters(t *testing.T) {
 		{EventQuery{Peer: peer("fd91::/16")}, []uint64{3}},
 		{EventQuery{Netns: 2}, []uint64{2, 4, 5}},
 		{EventQuery{Netns: 2, Verdict: "dead_path", Policy: "b", Peer: peer("10.91.0.0/16"), Kind: "verdict"}, []uint64{2}},
-		{EventQuery{Policy: "none"}, nil},
+		{EventQuery{Policy: "quiet"}, nil}, // in force, and nothing happened to it
 	} {
 		var got []uint64
 		err := c.Events(t.Context(), tc.query, func(e Event) error {
@@ -142,6 +142,14 @@ func TestEventFilters(t *testing.T) {
 		})
 		if d := cmp.Diff(tc.want, got); d != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", tc.query.query(), err, d)
+		}
+	}
+	// A name that nothing has is a mistake, which an empty answer would hide; with
+	// Follow it would be waited for in vain.
+	for _, follow := range []bool{false, true} {
+		err := c.Events(t.Context(), EventQuery{Policy: "nosuch", Follow: follow}, func(Event) error { return errors.New("told") })
+		if !errors.Is(err, ErrRequest) || !strings.HasSuffix(err.Error(), `"nosuch", which is no entry of the policy file in force, nor of an event that is kept: the file has quiet and a`) {
+			t.Errorf("follow %v: %v", follow, err)
 		}
 	}
 }
@@ -220,7 +228,7 @@ func TestEventsSince(t *testing.T) {
 func TestEventsFollow(t *testing.T) {
 	labtest.Root(t)
 	events := &journal{}
-	socket := serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)
+	socket := serve(t, NewAdmin(&fixed{names: []string{"a"}}, events, unreached(t), quiet()), AdminSocket, 0o600)
 	c := dial(t, socket)
 	_ = c.SetDeadline(time.Now().Add(slack))
 	fmt.Fprint(c, "GET /v1/events?follow=1&policy=a HTTP/1.1\r\nHost: x\r\n\r\n")

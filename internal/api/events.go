@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/agent"
@@ -41,6 +42,10 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, `query parameter "since" is %d, and the newest event has number %d: they count from 1 again since the agent was started anew`, q.Since, newest)
 		return
 	}
+	if names := h.of.Policies(); !h.named(q.Policy, names) {
+		refuse(w, http.StatusBadRequest, `query parameter "policy" is %s, which is no entry of the policy file in force, nor of an event that is kept: the file has %s`, quote(q.Policy), takes(names))
+		return
+	}
 	out := http.NewResponseController(w)
 	_ = out.SetWriteDeadline(time.Time{}) // an earlier answer's
 	// Shutdown does not wait for long for a client that reads nothing.
@@ -52,6 +57,20 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	lines := &eventLines{query: q, from: q.from(time.Now()), to: json.NewEncoder(w), flush: out.Flush, last: q.Since}
 	h.tell(r.Context(), lines, newest)
+}
+
+// named reports whether there can be events of a policy: it is one of these, or there
+// are some, from before it was renamed. "" is any.
+func (h *admin) named(policy string, names []string) bool {
+	if policy == "" || slices.Contains(names, policy) {
+		return true
+	}
+	for e, _, _ := h.events.After(0); e.Seq != 0; e, _, _ = h.events.After(e.Seq) {
+		if e.Policy == policy {
+			return true
+		}
+	}
+	return false
 }
 
 // tell writes what is kept, up to the newest there was, and with follow goes on.
