@@ -31,7 +31,7 @@ func basisLines(e *api.Event) string {
 			line("probes", probes(v.Probes))
 		}
 		if p := basis.Probe; p != nil {
-			line("", fmt.Sprintf("%d sent of %d wanted, in a window of %s", p.Sent, p.Wanted, time.Duration(p.WindowNS)))
+			line("", fmt.Sprintf("%d went out, silence condemns from %d on, in a window of %s", p.Sent, p.Wanted, time.Duration(p.WindowNS)))
 		}
 		if basis.App != "" {
 			line("application", strings.ReplaceAll(basis.App, "_", " "))

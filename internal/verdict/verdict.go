@@ -124,8 +124,10 @@ func (a App) String() string {
 type Probe struct {
 	// Done says that probing ended: answered, or the whole window passed.
 	Done bool
-	// Sent counts the attempts this host accepted for sending, the kernel's
-	// keepalives included; Wanted is how many the policy demands.
+	// Sent counts what this host accepted for sending, the kernel's own keepalives and
+	// retransmissions included: an attempt may be a keepalive and a segment of ours.
+	// Wanted is the number of attempts of the policy; fewer than that condemn nothing,
+	// and more may well be sent.
 	Sent, Wanted int
 	// Blocked, NoRoute: at least one attempt was refused so.
 	Blocked, NoRoute bool
