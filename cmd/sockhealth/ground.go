@@ -51,9 +51,8 @@ func (a *admin) grounds(spaces []*netns.NS) func(inode uint32) policy.Ground {
 }
 
 // uncapped says that entries ask for what this kernel cannot give, "" where none does.
-func uncapped(force *loader.InForce) string { return uncappedText(force.Uncapped()) }
-
-func uncappedText(names []string) string {
+func uncapped(force *loader.InForce) string {
+	names := force.Uncapped()
 	if len(names) == 0 {
 		return ""
 	}

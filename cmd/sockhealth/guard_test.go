@@ -133,7 +133,7 @@ func TestGuardDetach(t *testing.T) {
 // TestRTOCapTold: what this kernel cannot give is told at the start, by status and by
 // policy check; where it can nothing is.
 func TestRTOCapTold(t *testing.T) {
-	const needs = "in_flight: rto_cap needs Linux 6.15"
+	const needs = "needs Linux 6.15"
 	has := expected(t, []kernel.Feature{kernel.RTOCap})[kernel.RTOCap.String()]
 	a := newRunAgent(t)
 	a.write(t, "version: 1\npeers:\n  - {name: capped, cidrs: [10.91.2.0/24], in_flight: rto_cap}\n  - {name: auto, cidrs: [10.91.3.0/24], in_flight: auto}\n")

@@ -34,8 +34,8 @@ func newPolicyCheck(e *env) *cobra.Command {
 		Short: "Check policy files",
 		Long: `Check policy files as "sockhealth run" would, and print one line for each that is
 right. Of a bad one every mistake is told as file:line:column: message, and the
-exit code is 1. Where this machine's kernel lacks what a policy asks for, a message on
-stderr says so. "-" stands for stdin.`,
+exit code is 1. What is right and may well not be meant, or asks for what this
+machine's kernel lacks, is told in the same way as a warning. "-" stands for stdin.`,
 		Example: `  sockhealth policy check /etc/sockhealth/policy.yaml
   sockhealth policy check - <policy.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -58,11 +58,8 @@ stderr says so. "-" stands for stdin.`,
 				if err != nil {
 					return fmt.Errorf("write output: %w", err)
 				}
-				if text := uncappedText(pol.Uncapped()); text != "" && !groundHere().RTOCap {
-					fmt.Fprintf(e.stderr, "%s: on this machine %s\n", file, text)
-				}
-				if hasty := pol.Hasty(); len(hasty) > 0 {
-					fmt.Fprintf(e.stderr, "%s: silence of %v ends before a keepalive is due (keepalive.idle x 9/8 + 1s): connections that are idle and well may be probed for it\n", file, hasty)
+				for _, w := range pol.Warnings(groundHere()) {
+					fmt.Fprintln(e.stderr, w)
 				}
 			}
 			if bad {

@@ -42,8 +42,8 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, `query parameter "since" is %d, and the newest event has number %d: they count from 1 again since the agent was started anew`, q.Since, newest)
 		return
 	}
-	if names := h.of.Policies(); !h.named(q.Policy, names) {
-		refuse(w, http.StatusBadRequest, `query parameter "policy" is %s, which is no entry of the policy file in force, nor of an event that is kept: the file has %s`, quote(q.Policy), takes(names))
+	if q.Policy != "" && !h.named(q.Policy) {
+		refuse(w, http.StatusBadRequest, `query parameter "policy" is %s, which is no entry of the policy file in force, nor of an event that is kept: the file has %s`, quote(q.Policy), takes(h.of.Policies()))
 		return
 	}
 	out := http.NewResponseController(w)
@@ -59,10 +59,10 @@ func (h *admin) stream(w http.ResponseWriter, r *http.Request) {
 	h.tell(r.Context(), lines, newest)
 }
 
-// named reports whether there can be events of a policy: it is one of these, or there
-// are some, from before it was renamed. "" is any.
-func (h *admin) named(policy string, names []string) bool {
-	if policy == "" || slices.Contains(names, policy) {
+// named reports whether there can be events of a policy: it is in force, or there are
+// some, from before it was renamed.
+func (h *admin) named(policy string) bool {
+	if slices.Contains(h.of.Policies(), policy) {
 		return true
 	}
 	for e, _, _ := h.events.After(0); e.Seq != 0; e, _, _ = h.events.After(e.Seq) {

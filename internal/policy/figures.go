@@ -119,17 +119,6 @@ func (p *Peer) SilencePass() time.Duration {
 	return min(max(p.Silence/4, minSilencePass), maxSilencePass)
 }
 
-// Hasty names the peers whose silence is over before a keepalive is due: a connection
-// that is idle and well is probed by it, where its last word is its own.
-func (p *Policy) Hasty() (names []string) {
-	for i := range p.Peers {
-		if one := &p.Peers[i]; one.Silence > 0 && one.Silence < late(one.Options.Idle)+silenceGrace {
-			names = append(names, one.Name)
-		}
-	}
-	return names
-}
-
 // idleBound: the keepalive timer fires idle after the last packet and then
 // every interval. Each time it first ends the connection where at least one
 // probe is unanswered and the last packet is as old as the user timeout, and

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,7 +197,40 @@ peers:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Hasty(); len(got) != 1 || got[0] != "before" {
-		t.Errorf("got %v", got)
+	want := `policy.yaml:6:51: warning: silence 9.9s of "before" ends before a keepalive is due after 10s (idle 8s x 9/8 + 1s), ` +
+		"so that connections that are idle and well may be probed for it: raise silence to 10s or shorten keepalive"
+	if got := p.Warnings(Ground{}); len(got) != 1 || got[0].Error() != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+// TestWarnings: those of the file in its order, those of an old kernel among them, and
+// what is inherited with the place of the entry.
+func TestWarnings(t *testing.T) {
+	p, err := Parse("policy.yaml", []byte(`version: 1
+defaults: {silence: 2s}
+peers:
+  - {name: capped, cidrs: [10.0.0.0/24], in_flight: rto_cap, silence: off}
+  - {name: hasty, cidrs: [10.0.1.0/24]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		on   Ground
+		want []string
+	}{
+		{Ground{RTOCap: true}, []string{`policy.yaml:5:5: warning: silence 2s of "hasty" `}},
+		{Ground{}, []string{`policy.yaml:4:53: warning: in_flight rto_cap of "capped" needs Linux 6.15, on this machine user_timeout 15s `, `policy.yaml:5:5: `}},
+	} {
+		got := p.Warnings(tc.on)
+		if len(got) != len(tc.want) {
+			t.Fatalf("%+v: got %v", tc.on, got)
+		}
+		for i, want := range tc.want {
+			if !strings.HasPrefix(got[i].Error(), want) {
+				t.Errorf("%+v: %v, want %s", tc.on, got[i], want)
+			}
+		}
 	}
 }

@@ -40,6 +40,8 @@ type Policy struct {
 
 	prefixes []Prefix
 	table    *bart.Table[[]Rule]
+	// hasty and capped are Warnings: on any kernel, and on one without TCP_RTO_MAX_MS.
+	hasty, capped []*Error
 }
 
 // Peer is one entry of the file with the defaults filled in.
@@ -213,6 +215,7 @@ func Parse(filename string, b []byte) (*Policy, error) {
 	p := &Policy{File: filename, Revision: hex.EncodeToString(sum[:6]), Text: string(b), Limits: f.limits.final()}
 	for _, e := range f.peers {
 		p.Peers = append(p.Peers, e.peer())
+		p.warn(e)
 	}
 	p.index()
 	return p, nil
