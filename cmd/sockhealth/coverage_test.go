@@ -119,8 +119,17 @@ func TestCoverage(t *testing.T) {
 		}
 	}
 	wantMetric(t, a.get(t, "/metrics"), `sockhealth_sockets_unmanaged{policy="left",reason="ignored"} 1`)
-	if stdout, _, _ := a.output(t, a.ns, "sockets", "explain", "--run-dir", "run", left.LocalAddr().String()); !strings.Contains(stdout, "existing: ignore") {
-		t.Errorf("explain does not say why:\n%s", stdout)
+	for c, want := range map[*net.TCPConn][]string{
+		left: {"leaves such alone (existing: ignore)\n", "[write existing: adopt, or have its application connect anew]\n"},
+		outside: {"made outside the agent's cgroup", "[write existing: adopt, or start the agent with a --cgroup that its process is in, too (now " +
+			a.cgroup.Path + "), or move the process there, and have it connect anew]\n"},
+	} {
+		stdout, _, _ := a.output(t, a.ns, "sockets", "explain", "--run-dir", "run", c.LocalAddr().String())
+		for _, text := range want {
+			if !strings.Contains(stdout, text) {
+				t.Errorf("explain has no %q:\n%s", text, stdout)
+			}
+		}
 	}
 	if !adopts {
 		a.awaitPeer(t, "adopted", "the older one is found", func(p *api.PolicyStatus) bool { return p.Unmanaged["not_in_cgroup"] == 1 })

@@ -20,7 +20,7 @@ import (
 // Explain implements api.Admin.
 func (a *admin) Explain(ctx context.Context, id conn.ID) (x api.Explanation, err error) {
 	err = a.one(id, func(ns *netns.NS, s *conn.Snapshot) error {
-		x = a.explain(ns, s)
+		x = a.explain(ctx, ns, s)
 		return nil
 	})
 	return x, err
@@ -36,15 +36,14 @@ func (a *admin) Probe(ctx context.Context, id conn.ID) (r agent.Result, err erro
 }
 
 // explain says all about one socket.
-func (a *admin) explain(ns *netns.NS, s *conn.Snapshot) api.Explanation {
+func (a *admin) explain(ctx context.Context, ns *netns.NS, s *conn.Snapshot) api.Explanation {
 	peer, unmanaged := a.agent.PolicyOf(s)
 	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
 	rule := peer
 	if unmanaged == verdict.ReasonOlder { // of this rule
-		x.Unmanaged = string(coverage.Unrecorded(s, rule))
-		if x.Unmanaged == unmanaged && rule.LeaveExisting {
-			x.Unmanaged = string(coverage.Ignored)
-		}
+		var reason coverage.Reason
+		reason, x.Remedy = a.unrecorded(ctx, s, rule)
+		x.Unmanaged = string(reason)
 	}
 	if unmanaged != "" {
 		peer = nil

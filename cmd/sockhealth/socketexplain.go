@@ -22,6 +22,9 @@ func explanationRows(x *api.Explanation) [][]string {
 		rows = append(rows, []string{"container", dash(s.ContainerID) + ", pod " + dash(s.PodUID)})
 	}
 	rows = append(rows, []string{"policy", inForce(x)})
+	if x.Remedy != "" {
+		rows = append(rows, []string{"", "[" + x.Remedy + "]"})
+	}
 	if x.Rule != nil {
 		rows = append(rows, []string{"rule", ruleText(x.Rule)})
 	}
@@ -83,8 +86,6 @@ func inForce(x *api.Explanation) string {
 	switch x.Unmanaged {
 	case "":
 		return x.Socket.Policy
-	case "older":
-		return "none: the programs did not see it open, it is older than the agent or was made outside its cgroup; opened anew it would get the rule below"
 	case "no_policy":
 		if x.Rule != nil {
 			return "none: the policy that it opened under is gone; opened now it would get the rule below"
@@ -92,12 +93,14 @@ func inForce(x *api.Explanation) string {
 		return "none: no policy names the peer, the connection is left as it is"
 	}
 	for reason, why := range map[coverage.Reason]string{
-		coverage.Ignored: "the programs did not see it open, and the rule below leaves such alone (existing: ignore)",
-		coverage.MPTCP:   "a subflow of Multipath TCP is not ours to touch",
-		coverage.MD5OrAO: "its segments are signed (TCP-MD5 or TCP-AO), it is not ours to touch",
-		coverage.Repair:  "it is in repair mode, not ours to touch",
-		coverage.Kernel:  "the kernel uses it itself, and the rule below does not manage such (kernel_sockets: manage)",
-		coverage.Orphan:  "no process has it open any more",
+		coverage.Older:       "the programs did not see it open, it is older than they are; the rule below names it",
+		coverage.NotInCgroup: "it was made outside the agent's cgroup, where the programs see nothing; the rule below names it",
+		coverage.Ignored:     "the programs did not see it open, and the rule below leaves such alone (existing: ignore)",
+		coverage.MPTCP:       "a subflow of Multipath TCP is not ours to touch",
+		coverage.MD5OrAO:     "its segments are signed (TCP-MD5 or TCP-AO), it is not ours to touch",
+		coverage.Repair:      "it is in repair mode, not ours to touch",
+		coverage.Kernel:      "the kernel uses it itself, and the rule below does not manage such (kernel_sockets)",
+		coverage.Orphan:      "no process has it open any more",
 	} {
 		if x.Unmanaged == string(reason) {
 			return "none: " + why

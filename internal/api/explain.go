@@ -20,6 +20,9 @@ type Explanation struct {
 	// Unmanaged says why no policy is in force on it: "no_policy", or one of the
 	// reasons of package coverage; "" where one is.
 	Unmanaged string `json:"unmanaged,omitempty"`
+	// Remedy says, for people, what would bring it under the rule; "" where nothing
+	// would, or it is.
+	Remedy string `json:"remedy,omitempty"`
 	// Rule is the entry that is in force, or that would be for a connection
 	// opened now; nil: none names the peer.
 	Rule *Rule `json:"rule,omitempty"`

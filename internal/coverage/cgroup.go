@@ -67,3 +67,14 @@ func (c *cgroups) walk(ctx context.Context, p *pace) error {
 // one that the kernel did not tell. One that was removed counts as outside where
 // its socket lives on.
 func (c *cgroups) outside(id uint64) bool { return !c.whole && id != 0 && c.paths[id] == "" }
+
+// Outside reports whether the programs of the cgroup at a path see nothing of what is
+// made in the cgroup with this id (conn.Snapshot.Cgroup). It walks over the hierarchy
+// below the path. Of 0 that is not known, and false.
+func Outside(ctx context.Context, path string, id uint64) (bool, error) {
+	c := cgroups{root: path}
+	if err := c.read(ctx, nil); err != nil {
+		return false, err
+	}
+	return c.outside(id), nil
+}
