@@ -73,8 +73,14 @@ func TestGuard(t *testing.T) {
 		t.Errorf("listed %+v", list)
 	}
 	out, _, _ := a.output(t, a.ns, "sockets", "explain", "--run-dir", "run", c.LocalAddr().String())
-	if !strings.Contains(out, "guarded: the peer does not read") {
-		t.Errorf("explained as\n%s", out)
+	for _, want := range []string{
+		"guarded: the peer answers and does not read, so that the user timeout is ", "; 3s comes back when it reads or stops answering\n",
+		"idle bound       3s after the last packet, once the peer has read everything\n",
+		"in-flight bound  3s and up to 1s after the last packet, once the peer stops answering",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q, explained as\n%s", want, out)
+		}
 	}
 	metrics := a.get(t, "/metrics")
 	wantMetric(t, metrics, `sockhealth_sockets_guarded{policy="slow"} 1`)

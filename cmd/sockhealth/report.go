@@ -216,7 +216,7 @@ func reportRows(results []report.Result, all bool) [][]string {
 			row = append(row,
 				strconv.FormatUint(r.Cookie, 10), dash(ev.State), yesNo(ev.PayloadSinceCall), yesNo(ev.InFlight),
 				strconv.FormatUint(uint64(ev.Unread), 10), strconv.FormatUint(ev.BytesReceived, 10),
-				strconv.FormatUint(ev.BytesAcked, 10), ms(ev.LastDataMS), ms(ev.LastPacketMS),
+				strconv.FormatUint(ev.BytesAcked, 10), lastData(ev.BytesReceived, ev.LastDataMS), ms(ev.LastPacketMS),
 				strconv.Itoa(ev.ProbesSent), yesNo(ev.ProbeAnswered), millis(ev.WindowMS), dash(ev.AppProbe), ms(ev.CallMS),
 			)
 		}

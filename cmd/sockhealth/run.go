@@ -133,7 +133,12 @@ func newLogger(w io.Writer, format, level string) *slog.Logger {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		panic(err) // the flag has a closed list
 	}
-	opts := &slog.HandlerOptions{Level: l}
+	opts := &slog.HandlerOptions{Level: l, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration { // JSON would have nanoseconds
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
 	if format == asJSON {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}

@@ -110,6 +110,9 @@ func (a *runAgent) testExplainOlder(t *testing.T, older *net.TCPConn) {
 	if x.Unmanaged != "" || x.Socket.Policy != "buffer" || x.Socket.Direction != "outbound" || !x.Detail.Recorded || x.Rule == nil {
 		t.Errorf("the older one: %+v", x)
 	}
+	if stdout, _, _ := a.output(t, a.ns, "sockets", "--run-dir", "run", "-o", "wide"); !x.Socket.Adopted || strings.Count(stdout, "  >") != 1 {
+		t.Errorf("its age is told as that of one that was seen to open: %+v\n%s", x.Socket, stdout)
+	}
 	if s := a.status(t); len(s.Peers) != 1 || s.Peers[0].Adopted != 1 || s.Peers[0].Opened != 1 {
 		t.Errorf("status: %+v", s.Peers)
 	}

@@ -34,7 +34,8 @@ func explanationRows(x *api.Explanation) [][]string {
 	}
 	rows = append(rows, []string{"options", set})
 	if s.Guarded {
-		rows = append(rows, []string{"", "guarded: the peer does not read, the user timeout is longer until it does or stops answering"})
+		rows = append(rows, []string{"", fmt.Sprintf("guarded: the peer answers and does not read, so that the user timeout is %s; %s comes back when it reads or stops answering",
+			ms(s.Options.UserTimeoutMS), ms(d.Effective.UserTimeoutMS))})
 	}
 	if d.Recorded {
 		rows = append(rows,
@@ -43,8 +44,8 @@ func explanationRows(x *api.Explanation) [][]string {
 			came(x))
 	}
 	rows = append(rows,
-		[]string{"idle bound", bound(s.IdleBoundMS, "after the last packet")},
-		[]string{"in-flight bound", bound(s.InFlightBoundMS, "after the first send")},
+		[]string{"idle bound", bound(s.IdleBoundMS, "after the last packet"+guardedUntil(s, ", once the peer has read everything"))},
+		[]string{"in-flight bound", inFlightBound(x)},
 		[]string{"state", s.State + trouble(s)},
 		[]string{"received", fmt.Sprintf("%d bytes%s, %d of them unread here", s.BytesReceived, since(s.BytesReceived, s.LastDataMS), s.Unread)},
 		[]string{"sent", fmt.Sprintf("%d bytes acknowledged, %d not; the peer takes %d more", s.BytesAcked, d.Unacked, d.SendWindow)},
@@ -127,6 +128,23 @@ func bound(milliseconds int64, when string) string {
 		return "none by these options"
 	}
 	return ms(milliseconds) + " " + when
+}
+
+// guardedUntil is what to add of a guarded connection.
+func guardedUntil(s *api.Socket, text string) string {
+	if !s.Guarded {
+		return ""
+	}
+	return text
+}
+
+// inFlightBound writes how long a connection lives that has data in flight. What is
+// guarded ends by what it gets back, and by when the guard next looks.
+func inFlightBound(x *api.Explanation) string {
+	if !x.Socket.Guarded {
+		return bound(x.Socket.InFlightBoundMS, "after the first send")
+	}
+	return ms(x.Detail.Effective.UserTimeoutMS) + " and up to 1s after the last packet, once the peer stops answering (before Linux 6.15 up to 3 minutes, or six times that)"
 }
 
 // trouble says what the kernel waits for.

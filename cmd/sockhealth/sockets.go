@@ -22,7 +22,8 @@ covers. It needs root.
 
 IDLE-BOUND says how long after its peer's death an idle connection ends by the
 options that it has now; IN-FLIGHT-BOUND (wide) says so for one that has sent
-data. CONTAINER and POD (wide) say where it lives, by its cgroup; a container's id
+data. AGE (wide) of a connection that is older than the agent, or was made outside
+its cgroup, is at least what it says (">"). CONTAINER and POD (wide) say where it lives, by its cgroup; a container's id
 is shortened, with -o json it is whole. Connections without a policy are not listed.
 
 With --unmanaged it lists, by a scan made now, the connections that the policy
@@ -84,7 +85,7 @@ func socketRows(list []api.Socket, all bool) [][]string {
 	head := []string{"NETNS", "LOCAL", "PEER", "POLICY", "DIR", "STATE", "IDLE-BOUND", "LAST-PACKET"}
 	if all {
 		head = append(head, "IN-FLIGHT-BOUND", "COOKIE", "UID", "AGE", "LAST-DATA", "RECEIVED", "ACKED", "UNREAD",
-			"IN-FLIGHT", "RETRANS", "PROBES", "GUARDED", "EFFECTIVE", "POLICED", "APP", "CONTAINER", "POD")
+			"IN-FLIGHT", "RETRANS", "PROBES", "GUARDED", "SET", "POLICED", "APP", "CONTAINER", "POD")
 	}
 	rows := [][]string{head}
 	for i := range list {
@@ -96,7 +97,7 @@ func socketRows(list []api.Socket, all bool) [][]string {
 		if all {
 			row = append(row,
 				millis(s.InFlightBoundMS), strconv.FormatUint(s.Cookie, 10), strconv.FormatUint(uint64(s.UID), 10),
-				ms(s.AgeMS), ms(s.LastDataMS), strconv.FormatUint(s.BytesReceived, 10),
+				age(s), lastData(s.BytesReceived, s.LastDataMS), strconv.FormatUint(s.BytesReceived, 10),
 				strconv.FormatUint(s.BytesAcked, 10), strconv.FormatUint(uint64(s.Unread), 10), yesNo(s.InFlight),
 				strconv.Itoa(int(s.Retransmits)), strconv.Itoa(int(s.ProbesOut)), yesNo(s.Guarded),
 				options(s.Options), options(s.Policed), options(s.App), dash(shortID(s.ContainerID)), dash(s.PodUID),
@@ -105,6 +106,22 @@ func socketRows(list []api.Socket, all bool) [][]string {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// age writes how long a connection is open: of one that was adopted, at least.
+func age(s *api.Socket) string {
+	if s.Adopted {
+		return ">" + ms(s.AgeMS)
+	}
+	return ms(s.AgeMS)
+}
+
+// lastData writes when payload came, "-" where none did.
+func lastData(bytes uint64, milliseconds int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return ms(milliseconds)
 }
 
 // shortID writes a container's id as runtimes list it, and names as they are.

@@ -163,6 +163,9 @@ type Socket struct {
 	Options SocketOptions `json:"options"`
 	Policed SocketOptions `json:"policed"`
 	App     SocketOptions `json:"app"`
+	// Adopted says that it was open before it was managed: its age is not known, and
+	// AgeMS is the time since it was adopted.
+	Adopted bool `json:"adopted"`
 	// AgeMS is the time since the connection opened; the bounds say how long
 	// after its peer's death it ends, by the options it has. NewSocket leaves
 	// these three to the caller.
@@ -201,6 +204,7 @@ func NewSocket(s *conn.Snapshot, policy string, where container.ID) Socket {
 		Retransmits:   s.Retransmits,
 		ProbesOut:     s.ProbesOut,
 		Guarded:       s.Record.Guarded,
+		Adopted:       s.HasRecord && s.Record.Adopted,
 		Options:       newSocketOptions(s.Options),
 		Policed:       newSocketOptions(s.Record.Policed),
 		App:           newSocketOptions(s.Record.App),
