@@ -147,7 +147,9 @@ func TestEventFilters(t *testing.T) {
 	// A name that nothing has is a mistake, which an empty answer would hide; with
 	// Follow it would be waited for in vain.
 	for _, follow := range []bool{false, true} {
-		err := c.Events(t.Context(), EventQuery{Policy: "nosuch", Follow: follow}, func(Event) error { return errors.New("told") })
+		ctx, cancel := context.WithTimeout(t.Context(), slack)
+		defer cancel()
+		err := c.Events(ctx, EventQuery{Policy: "nosuch", Follow: follow}, func(Event) error { return errors.New("told") })
 		if !errors.Is(err, ErrRequest) || !strings.HasSuffix(err.Error(), `"nosuch", which is no entry of the policy file in force, nor of an event that is kept: the file has quiet and a`) {
 			t.Errorf("follow %v: %v", follow, err)
 		}
