@@ -61,7 +61,7 @@ func (r *result) series() string {
 // verdict says what came of the tests.
 func (r *result) verdict() string {
 	switch {
-	case r.Bad > 0 || r.Failed > 0:
+	case r.Bad > 0 || len(r.Failed) > 0:
 		return "fails"
 	case r.Passed == 0:
 		return "not run"

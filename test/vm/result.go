@@ -17,8 +17,10 @@ import (
 type result struct {
 	Kernel  string
 	Release string
-	// Passed and Failed count tests, Bad the machines that did not end well.
-	Passed, Failed, Bad int
+	// Passed counts tests, Bad the machines that did not end well.
+	Passed, Bad int
+	// Failed are the tests that did, each with what it said last.
+	Failed []string
 	// Skipped counts tests by the reason they gave.
 	Skipped map[string]int
 	// Doctor is the report of `sockhealth doctor -o json`.
@@ -27,7 +29,7 @@ type result struct {
 }
 
 var (
-	ended  = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): `)
+	ended  = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (.*)`)
 	reason = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)$`)
 )
 
@@ -56,7 +58,7 @@ func gather(kernel string, jobs []*job) *result {
 }
 
 // count reads the output of go test -v. A test that is skipped gives its reason
-// in the line before.
+// in the line before, one that failed what it missed.
 func (r *result) count(text string) {
 	last := ""
 	for line := range strings.Lines(text) {
@@ -73,7 +75,7 @@ func (r *result) count(text string) {
 		case "PASS":
 			r.Passed++
 		case "FAIL":
-			r.Failed++
+			r.Failed = append(r.Failed, m[2]+": "+last)
 		case "SKIP":
 			r.Skipped[last]++
 		}
@@ -87,9 +89,12 @@ func (r *result) print(w io.Writer) {
 		skipped += n
 	}
 	fmt.Fprintf(w, "\nkernel %s (%s): %d machines, %d failed; tests: %d passed, %d failed, %d skipped\n",
-		r.Kernel, r.Release, len(r.jobs), r.Bad, r.Passed, r.Failed, skipped)
+		r.Kernel, r.Release, len(r.jobs), r.Bad, r.Passed, len(r.Failed), skipped)
 	for why, n := range r.Skipped {
 		fmt.Fprintf(w, "  skipped %3d: %s\n", n, why)
+	}
+	for _, test := range r.Failed {
+		fmt.Fprintf(w, "  failed: %s\n", test)
 	}
 	for _, j := range r.jobs {
 		if !j.ok() {

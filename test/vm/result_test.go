@@ -25,7 +25,7 @@ FAIL
 func TestCount(t *testing.T) {
 	r := &result{Skipped: make(map[string]int)}
 	r.count(testOutput)
-	want := &result{Passed: 2, Failed: 2, Skipped: map[string]int{"needs provoke (Linux 5.15)": 1}}
+	want := &result{Passed: 2, Failed: []string{"TestPart/two (0.00s): log line", "TestPart (0.01s): log line"}, Skipped: map[string]int{"needs provoke (Linux 5.15)": 1}}
 	if d := cmp.Diff(want, r, cmp.AllowUnexported(result{})); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
@@ -58,7 +58,7 @@ func TestSupportTable(t *testing.T) {
 	old := &result{Kernel: "5.10", Release: "5.10.0-32-cloud-amd64", Passed: 9,
 		Doctor: []byte(`{"checks":[{"name":"kernel","status":"works"},{"name":"CAP_BPF","status":"works"},{"name":"btf","status":"works"},{"name":"provoke","status":"degraded"}]}`)}
 	fresh := &result{Kernel: "6.18", Release: "6.18.15+deb13-cloud-amd64", Doctor: old.Doctor}
-	arm := &result{Kernel: "6.1-arm64", Release: "6.1.0-50-cloud-arm64", Failed: 1,
+	arm := &result{Kernel: "6.1-arm64", Release: "6.1.0-50-cloud-arm64", Failed: []string{"TestX (0.01s): no"},
 		Doctor: []byte(`{"checks":[{"name":"btf","status":"works"},{"name":"provoke","status":"works"}]}`)}
 	got, err := replaceTable("a\n"+tableBegin+"\nold\n"+tableEnd+"\nb\n", supportTable([]*result{old, fresh, arm}))
 	want := "a\n" + tableBegin + `
