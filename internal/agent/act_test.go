@@ -28,6 +28,46 @@ func TestCondemnedTwice(t *testing.T) {
 	}
 }
 
+// TestOperatorClosesNothing: who asks from outside gets the verdict, and no more.
+func TestOperatorClosesNothing(t *testing.T) {
+	bubble(t, "dead", func(t *testing.T, w *world, a *Agent) {
+		s, _ := w.Again(w.ns, w.add(1, 10*time.Second, nil))
+		r, err := a.Probe(t.Context(), w.ns, s)
+		if err != nil || r.Verdict != verdict.DeadPath || r.Action != ActionNone || w.destroyed() != 0 {
+			t.Errorf("result %+v (%v), %d destroyed", r, err, w.destroyed())
+		}
+	})
+}
+
+// TestSiblingMadeNoCall: on a sibling whose path answers nobody is known to wait.
+func TestSiblingMadeNoCall(t *testing.T) {
+	bubble(t, "sibling", func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].CloseSilentAfter = time.Nanosecond
+		id := w.add(1, 10*time.Second, nil)
+		w.add(2, 10*time.Second, answers)
+		w.sockets[2].wrote = w.now() + time.Hour
+		if r := judgeOne(t, a, w.report(id, 2*time.Second)); r.Action != ActionClosed {
+			t.Errorf("result %+v", r)
+		}
+		w.settled(t, a, time.Minute)
+		if w.destroyed() != 1 {
+			t.Errorf("%d destroyed", w.destroyed())
+		}
+	})
+}
+
+// TestCallOlderThanConnection: whoever says so is not believed.
+func TestCallOlderThanConnection(t *testing.T) {
+	bubble(t, "an hour", func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].CloseSilentAfter = time.Minute
+		id := w.add(1, 10*time.Second, answers)
+		w.sockets[1].snap.Record.Opened = w.now() - 10*time.Second
+		if r := judgeOne(t, a, w.report(id, time.Hour)); r.Verdict != verdict.AliveSlow || r.Action != ActionNone || w.destroyed() != 0 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
+		}
+	})
+}
+
 // TestHungAsksNobody: where the path answers it is not this node, and no survey is made.
 func TestHungAsksNobody(t *testing.T) {
 	bubble(t, "hung", func(t *testing.T, w *world, a *Agent) {

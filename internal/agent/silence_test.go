@@ -35,6 +35,9 @@ func TestSilentBusy(t *testing.T) {
 		if len(again) != 1 || again[0] != s {
 			t.Errorf("again: %+v", again)
 		}
+		if told := Entries(a, 0); len(told) != 1 || told[0].Result.Reason != verdict.ReasonBusy {
+			t.Errorf("told %+v", told)
+		}
 	})
 }
 

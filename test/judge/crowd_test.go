@@ -147,8 +147,8 @@ func overBudget(p *play, m *meeting) {
 	}
 	p.want("deferred", deadPath)
 	window, _ := p.probes[p.entry].Schedule(0)
-	// A turn a second, a window then, and the time for which turns are gathered.
-	turn := time.Duration(m.size)*time.Second + window + 750*time.Millisecond
+	// A turn a second, a window then, and the time for which turns are gathered, at both ends.
+	turn := time.Duration(m.size)*time.Second + window + 1500*time.Millisecond
 	if p.out.number%2 == 0 {
 		p.out.dead = true
 		p.aborted(turn)
