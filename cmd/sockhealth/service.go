@@ -206,6 +206,7 @@ func (s *service) startAgent() error {
 		Namespaces: s.spaces,
 		Now:        conn.Now,
 		Boot:       conn.Boot,
+		CPU:        conn.ThreadCPU,
 	})
 	s.onStop(func() error {
 		s.agent.Close()

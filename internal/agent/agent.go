@@ -82,8 +82,8 @@ type Containers interface {
 	Of(cgroup uint64) container.ID
 }
 
-// Config is what New needs. Every field but Containers, Seen, Netns, Namespaces and
-// Boot is required.
+// Config is what New needs. Every field but Containers, Seen, Netns, Namespaces, Boot
+// and CPU is required.
 type Config struct {
 	Kernel  Kernel
 	Sockets Sockets
@@ -105,6 +105,8 @@ type Config struct {
 	// Boot is CLOCK_BOOTTIME (conn.Boot), which goes on while the machine sleeps;
 	// nil: Now.
 	Boot func() time.Duration
+	// CPU is what the calling thread has taken (conn.ThreadCPU); nil: Now.
+	CPU func() time.Duration
 }
 
 // Agent judges connections. Use New.
@@ -168,6 +170,9 @@ func New(c Config) *Agent {
 	}
 	if a.Boot == nil {
 		a.Boot = a.Now
+	}
+	if a.CPU == nil {
+		a.CPU = a.Now
 	}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	a.calls.sockets, a.calls.handles = c.Sockets, &a.handles

@@ -22,7 +22,7 @@ const (
 	askLimit = 10 * time.Second
 	// thawPause is the time between two surveys while closing is frozen, at least.
 	thawPause = time.Second
-	// rest is how many times as long as its walks took no other survey walks, and
+	// rest is how many times the CPU of its walks no other survey walks, and
 	// frozenRest that while closing is frozen: then questions walk each time, too.
 	rest, frozenRest = 19, 99
 )
@@ -189,7 +189,7 @@ type surveyed struct {
 	connected    time.Duration
 	peers, heard int
 	partial      bool          // not all connections could be looked at
-	walked       time.Duration // how long that took
+	walked       time.Duration // the CPU that took
 }
 
 // why says what keeps closing frozen, where it does.
@@ -275,24 +275,27 @@ func heardSince(list []*voice, since time.Duration) (n int) {
 	return n
 }
 
-// hear walks over the connections of one namespace. A walk that is held up takes no
-// CPU, and does not count as time.
+// hear walks over the connections of one namespace.
 func (a *Agent) hear(ns *netns.NS, all *voices, found *surveyed) error {
 	free, ok := a.place(ns.Inode())
 	if !ok {
 		return errHeldUp
 	}
-	began := a.Now()
 	part := newVoices(all.seed, all.force, all.since) // nobody else's until the walk has ended
+	var walked time.Duration                          // nor this
 	err := a.bounded(ns, func(own *netns.NS) error {
 		defer free()
-		return a.Sockets.Scan(own, func(s conn.Snapshot) error {
-			part.add(ns, &s)
-			return nil
+		return own.Do(func() error { // on one thread
+			began := a.CPU()
+			defer func() { walked = a.CPU() - began }()
+			return a.Sockets.Scan(own, func(s conn.Snapshot) error {
+				part.add(ns, &s)
+				return nil
+			})
 		})
 	})
 	if err == nil {
-		found.walked += a.Now() - began
+		found.walked += walked
 		all.merge(part)
 	}
 	return err

@@ -158,6 +158,16 @@ func TestSurveysRest(t *testing.T) {
 			t.Errorf("%d surveys, %d are allowed; %d destroyed", w.scans, most, w.destroys)
 		}
 	})
+	bubble(t, "walks that wait for a processor", func(t *testing.T, w *world, a *Agent) {
+		w.peers(6, 2)
+		w.scanTime, a.CPU = walk, func() time.Duration { return 0 }
+		for c := uint64(1); c <= 2; c++ {
+			got := w.reported(t, a, c)
+			if wantAll(t, got, ActionClosed); got[0].Duration > 5*time.Second {
+				t.Errorf("closed after %v", got[0].Duration)
+			}
+		}
+	})
 	bubble(t, "frozen", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 6)
 		wantAll(t, w.reported(t, a, 1), ActionFrozen)

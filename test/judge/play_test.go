@@ -140,8 +140,8 @@ func (p *play) says(e *end, n int) {
 // call sends a request.
 func (p *play) call() {
 	p.Helper()
+	p.wrote = conn.Now() // as applications count
 	p.says(p.near, 200+p.IntN(1000))
-	p.wrote = conn.Now()
 }
 
 // delivered calls, and waits until the request is acknowledged.

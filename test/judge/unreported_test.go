@@ -61,7 +61,8 @@ func (p *play) judged() {
 	p.cookie = labtest.Cookie(p, p.near)
 	labtest.Eventually(p, late, func() bool {
 		for _, e := range p.records() {
-			if e.Reporter == "silence" {
+			// While a close waits a second look may find the same suspect, and the socket gone.
+			if e.Reporter == "silence" && verdictOf(e.Verdict, e.Reason) != "gone (destroyed)" {
 				p.out.given, p.out.action = verdictOf(e.Verdict, e.Reason), e.Action
 				p.out.inFlight = e.Evidence.InFlight
 				return true
