@@ -48,6 +48,7 @@ func TestFirstLook(t *testing.T) {
 		{"FIN came, everything closed", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.LastAck })}, Verdict{Word: ClosedByPeer}},
 		{"being connected", Input{Before: with(quiet, func(s *conn.Snapshot) { s.State = conn.SynSent })}, Verdict{Word: Gone, Reason: ReasonEnded}},
 		{"Multipath TCP", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Word: Unknown, Reason: ReasonMPTCP}},
+		{"not certain who opened it", Input{Before: with(quiet, func(s *conn.Snapshot) { s.HasRecord, s.Record.Ambiguous = true, true })}, Verdict{Word: Unknown, Reason: ReasonAmbiguous}},
 		{"Multipath TCP without record", Input{Unmanaged: ReasonOlder, Before: with(quiet, func(s *conn.Snapshot) { s.MPTCP = true })}, Verdict{Word: Unknown, Reason: ReasonMPTCP}},
 		{"signed segments", Input{Before: with(quiet, func(s *conn.Snapshot) { s.MD5OrAO = true })}, Verdict{Word: Unknown, Reason: ReasonMD5OrAO}},
 		{"under repair", Input{Before: with(quiet, func(s *conn.Snapshot) { s.Repair = true })}, Verdict{Word: Unknown, Reason: ReasonRepair}},
