@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"hash/maphash"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,7 +84,7 @@ func TestHungAsksNobody(t *testing.T) {
 
 // TestDeferredJitter: the turns of many nodes do not keep step.
 func TestDeferredJitter(t *testing.T) {
-	var took [3]time.Duration
+	var took [5]time.Duration
 	for i := range took {
 		bubble(t, "node", func(t *testing.T, w *world, a *Agent) {
 			w.strike(t, a, 8)
@@ -94,8 +95,8 @@ func TestDeferredJitter(t *testing.T) {
 			w.settled(t, a, time.Minute)
 		})
 	}
-	if took[0] == took[1] && took[1] == took[2] {
-		t.Errorf("all took %v", took[0])
+	if slices.Max(took[:])-slices.Min(took[:]) < 5*time.Millisecond {
+		t.Errorf("they took %v", took)
 	}
 }
 
