@@ -205,3 +205,14 @@ func TestAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestOutOfStep: the passes of many nodes do not keep step.
+func TestOutOfStep(t *testing.T) {
+	waits := make(map[time.Duration]bool)
+	for range 10 {
+		waits[next(time.Second, loader.SilencePass{})] = true
+	}
+	if len(waits) == 1 {
+		t.Errorf("always %v", waits)
+	}
+}

@@ -147,8 +147,8 @@ func overBudget(p *play, m *meeting) {
 	}
 	p.want("deferred", deadPath)
 	window, _ := p.probes[p.entry].Schedule(0)
-	// A turn a second, a window then, and the time for which turns are gathered, at both ends.
-	turn := time.Duration(m.size)*time.Second + window + 1500*time.Millisecond
+	// A turn a second, and a window then; twice that where surveys and timers are slow.
+	turn := 2*time.Duration(m.size)*time.Second + window
 	if p.out.number%2 == 0 {
 		p.out.dead = true
 		p.aborted(turn)
