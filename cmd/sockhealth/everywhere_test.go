@@ -5,6 +5,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -58,13 +59,23 @@ func TestYoungNamespace(t *testing.T) {
 	}
 
 	t.Run("report", func(t *testing.T) {
-		l := young()
-		// Outside the cgroup: nothing of ours has seen it open.
-		client, _ := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
-		a.Client = l.Client
-		if r := a.report(t, client, "0s"); r.Verdict != "unmanaged" || r.Reason != "older" {
-			t.Errorf("got %+v", r)
-		}
+		var l *lab.Lab
+		var client *net.TCPConn
+		labtest.Eventually(t, time.Minute, func() bool {
+			l = young()
+			before := s.registry.Status().Ended
+			// Outside the cgroup: nothing of ours has seen it open.
+			client, _ = labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
+			a.Client = l.Client
+			r := a.report(t, client, "0s")
+			if r.Verdict == "unmanaged" && r.Reason == "older" {
+				return true
+			}
+			if !s.registry.Status().Ended.After(before) {
+				t.Fatalf("got %+v", r)
+			}
+			return false // a look at the node was first
+		}, "a report that comes before a look at the node")
 		// Much sooner than the next look is due, which rests for the longer the
 		// longer a look takes.
 		within := max(4*time.Second, 25*s.registry.Status().Took)
