@@ -153,9 +153,9 @@ func TestRTOCapTold(t *testing.T) {
 		}
 	}
 	a.mu.Unlock()
-	for _, by := range []string{"status", "policy check", "log"} {
+	for by, named := range map[string]string{"status": ": capped [", "policy check": `of "capped" ` + needs, "log": ": capped ["} {
 		text := told[by]
-		if strings.Contains(text, needs) == has || !has && !strings.Contains(text, ": capped [") { // and not the other
+		if strings.Contains(text, needs) == has || !has && !strings.Contains(text, named) { // and not the other
 			t.Errorf("%s says %q", by, text)
 		}
 	}
