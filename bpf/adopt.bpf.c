@@ -348,7 +348,7 @@ SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
 	if (!tp)
 		return 0;
 	sk = &tp->inet_conn.icsk_inet.sk;
-	row.netns = sock_netns(sk);
+	row.netns = sk->__sk_common.skc_net.net->ns.inum;
 	netns = row.netns;
 	pass = bpf_map_lookup_elem(&sh_passes, &netns);
 	if (!pass)

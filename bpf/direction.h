@@ -17,13 +17,6 @@ struct {
 	__type(value, __u64); /* the pass that noted it */
 } sh_listeners SEC(".maps");
 
-static __always_inline bool is_mapped(const __u8 *addr)
-{
-	const __be32 *w = (const __be32 *)addr;
-
-	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
-}
-
 static __always_inline void note(struct sh_pass *pass, const struct sh_listener *key)
 {
 	__u64 by = pass->id;

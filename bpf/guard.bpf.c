@@ -338,7 +338,7 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	if (!(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) && !rec->pace &&
 	    !is_guards(rec, tp->inet_conn.icsk_user_timeout))
 		return 0;
-	netns = sock_netns(sk);
+	netns = sk->__sk_common.skc_net.net->ns.inum;
 	have = bpf_map_lookup_elem(&sh_shut, &netns);
 	if (have)
 		*have += 1;

@@ -38,11 +38,11 @@ static __always_inline bool is_kernels(struct tcp_sock *tp)
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 	unsigned long data = (unsigned long)sk->sk_user_data;
 	bool made = BPF_CORE_READ_BITFIELD(sk, sk_kern_sock);
-	const struct socket *sock = BPF_CORE_READ(sk, sk_socket);
+	struct socket *sock = sk->sk_socket;
 
 	if (!sock)
 		return made && bpf_sk_storage_get(&sh_servers, tp, NULL, 0);
-	return made || !BPF_CORE_READ(sock, file) || (data && !(data & 7));
+	return made || !sock->file || (data && !(data & 7));
 }
 
 #endif

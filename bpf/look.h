@@ -8,16 +8,18 @@
 /* What to fill in of the way out: device and its state. */
 static __always_inline __u32 look_device(const struct sock *sk, struct sh_look *out)
 {
-	const struct net_device *dev = BPF_CORE_READ(sk, sk_dst_cache, dev);
+	struct dst_entry *dst = sk->sk_dst_cache;
+	struct net_device *dev;
 
 	out->dst_dev = 0;
+	if (!dst)
+		return 0;
+	dev = dst->dev;
 	if (!dev)
 		return 0;
-	out->dst_dev = BPF_CORE_READ(dev, ifindex);
-	if (!(BPF_CORE_READ(dev, flags) & IFF_UP) ||
-	    BPF_CORE_READ(dev, state) >>
-			    bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER) &
-		    1)
+	out->dst_dev = dev->ifindex;
+	if (!(dev->flags & IFF_UP) ||
+	    dev->state >> bpf_core_enum_value(enum netdev_state_t, __LINK_STATE_NOCARRIER) & 1)
 		return SH_LOOK_DEV_DOWN;
 	return 0;
 }
@@ -33,15 +35,11 @@ static __always_inline __u32 look_source(const struct inet_sock *inet)
 }
 
 /* Whether IPsec may treat packets that leave by what they are of. */
-static __always_inline __u32 look_ipsec(const struct sock *sk)
+static __always_inline __u32 look_ipsec(const struct net *net)
 {
-	const struct net *net = BPF_CORE_READ(sk, __sk_common.skc_net.net);
-
 	if (!bpf_core_field_exists(net->xfrm.policy_count))
 		return 0;
-	return BPF_CORE_READ(net, xfrm.policy_count[1]) || BPF_CORE_READ(net, xfrm.policy_count[4])
-		       ? SH_LOOK_IPSEC
-		       : 0;
+	return net->xfrm.policy_count[1] || net->xfrm.policy_count[4] ? SH_LOOK_IPSEC : 0;
 }
 
 static __always_inline __u32 look_flags(struct tcp_sock *tp)
@@ -101,7 +99,9 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	const struct inet_sock *inet = &icsk->icsk_inet;
 	const struct sock *sk = &inet->sk;
-	const struct ipv6_pinfo *v6;
+	/* Once each: kernels before 7.0 look through all types for each that is loaded. */
+	const struct net *net = sk->__sk_common.skc_net.net;
+	const struct ipv6_pinfo *v6 = inet->pinet6;
 
 	out->taken_ns = bpf_ktime_get_ns();
 	look_ages(tp, out);
@@ -112,7 +112,7 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	sock_addrs(sk, out->local, out->remote);
 	out->local_port = sk->__sk_common.skc_num;
 	out->remote_port = bpf_ntohs(sk->__sk_common.skc_dport);
-	out->netns = sock_netns(sk);
+	out->netns = net->ns.inum;
 	out->snd_una = tp->snd_una;
 	out->snd_nxt = tp->snd_nxt;
 	out->write_seq = tp->write_seq;
@@ -127,15 +127,14 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	out->txhash = sk->sk_txhash;
 	out->bound_dev = sk->__sk_common.skc_bound_dev_if;
 	out->uid = sk->sk_uid.val;
-	out->flags = look_flags(tp) | look_device(sk, out) | look_ipsec(sk);
+	out->flags = look_flags(tp) | look_device(sk, out) | look_ipsec(net);
 	out->state = sk->__sk_common.skc_state;
 	out->family = sk->__sk_common.skc_family;
 	out->tos = inet->tos;
 	out->flow_label = 0;
-	v6 = BPF_CORE_READ(inet, pinet6);
-	if (out->family == AF_INET6 && v6 && out->remote[10] != 0xff) {
-		out->tos = BPF_CORE_READ(v6, tclass);
-		out->flow_label = bpf_ntohl(BPF_CORE_READ(v6, flow_label)) & 0xfffff;
+	if (out->family == AF_INET6 && v6 && !is_mapped(out->remote)) {
+		out->tos = v6->tclass;
+		out->flow_label = bpf_ntohl(v6->flow_label) & 0xfffff;
 	}
 	out->src_dev = look_source(inet);
 	out->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);

@@ -28,13 +28,6 @@ const enum sh_look_result *const unused_result __attribute__((unused));
 const enum sh_look_flags *const unused_flags __attribute__((unused));
 const enum sh_record_flags *const unused_record_flags __attribute__((unused));
 
-static __always_inline bool is_mapped(const __u8 *addr)
-{
-	const __be32 *w = (const __be32 *)addr;
-
-	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
-}
-
 static __always_inline struct bpf_sock *find(struct __sk_buff *ctx, const struct sh_tuple *t)
 {
 	struct bpf_sock_tuple key = {};

@@ -154,7 +154,7 @@ static __always_inline void suspect(struct seq_file *seq, const struct tcp_sock 
 	}
 	remember(&rec->quiet, tp, row->asked + 2);
 	row->cookie = sk->__sk_common.skc_cookie.counter;
-	row->netns = sock_netns(sk);
+	row->netns = sk->__sk_common.skc_net.net->ns.inum;
 	row->policy = rec->policy;
 	sock_addrs(sk, row->local, row->remote);
 	row->local_port = sk->__sk_common.skc_num;

@@ -82,6 +82,13 @@ static __always_inline void map_v4(__u8 *dst, __be32 addr)
 	__builtin_memcpy(dst + 12, &addr, 4);
 }
 
+static __always_inline bool is_mapped(const __u8 *addr)
+{
+	const __be32 *w = (const __be32 *)addr;
+
+	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline void copy_v6(__u8 *dst, const struct in6_addr *src)
 {
 	__be32 *out = (__be32 *)dst;
@@ -107,10 +114,6 @@ static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 
 }
 
 /*
- * Pointers are followed by BPF_CORE_READ: for each that is loaded as such, kernels
- * before 7.0 look for types of three names among all types while they verify, which
- * costs more than the rest.
- *
  * The id of the cgroup that the socket belongs to: the inode number of its
  * directory, also where that is gone by now. 0: this kernel does not tell.
  */
@@ -118,13 +121,7 @@ static __always_inline __u64 sock_cgroup(const struct sock *sk)
 {
 	if (!bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
 		return 0;
-	return BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
-}
-
-/* The inode number of its network namespace. */
-static __always_inline __u32 sock_netns(const struct sock *sk)
-{
-	return BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	return sk->sk_cgrp_data.cgroup->kn->id;
 }
 
 /* TCP_RTO_MAX_MS as it is, 0: this kernel has no such option. */
@@ -153,8 +150,8 @@ static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_op
 /* Whether its segments are signed (TCP-MD5, TCP-AO). */
 static __always_inline bool has_keys(const struct tcp_sock *tp)
 {
-	return (bpf_core_field_exists(tp->md5sig_info) && BPF_CORE_READ(tp, md5sig_info)) ||
-	       (bpf_core_field_exists(tp->ao_info) && BPF_CORE_READ(tp, ao_info));
+	return (bpf_core_field_exists(tp->md5sig_info) && tp->md5sig_info) ||
+	       (bpf_core_field_exists(tp->ao_info) && tp->ao_info);
 }
 
 static __always_inline bool is_mptcp(const struct tcp_sock *tp)

@@ -46,7 +46,7 @@ static __always_inline void emit(const struct tcp_sock *tp, const struct sh_reco
 	e->bytes_received = tp->bytes_received - sock_fin_received(sk);
 	e->bytes_acked = payload_acked(tp, rec, old);
 	e->cgroup = sock_cgroup(sk);
-	e->netns = sock_netns(sk);
+	e->netns = sk->__sk_common.skc_net.net->ns.inum;
 	e->policy = rec->policy;
 	sock_addrs(sk, e->local, e->remote);
 	e->local_port = bpf_ntohs(icsk->icsk_inet.inet_sport);
