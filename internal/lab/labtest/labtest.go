@@ -237,7 +237,7 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() bool, what stri
 			t.Fatalf("waited %s in vain: %s", timeout, what)
 		}
 		// To ask must not be what keeps a slow machine from getting there.
-		time.Sleep(min(max(2*time.Millisecond, 4*now.Sub(began)), 100*time.Millisecond))
+		time.Sleep(min(max(2*time.Millisecond, 15*now.Sub(began)), 100*time.Millisecond))
 	}
 }
 
