@@ -29,7 +29,7 @@ static __always_inline __u8 directions(struct sh_pass *pass, const struct sh_rec
 /* A global function: the verifier looks at what follows once, and not for each rule. */
 __noinline int rule_at(struct sh_rules *rules, __u32 port, __u32 direction)
 {
-	return rules ? find_rule(rules, port, direction) : NO_RULE;
+	return rules ? find_rule(rules, port, direction, 0) : NO_RULE;
 }
 
 /*

@@ -61,16 +61,34 @@ static __always_inline __u32 hidden(const volatile __u32 *any, __u32 value)
 
 #define NO_RULE SH_MAX_RULES
 
-/* The place of the first rule whose port and direction match, or NO_RULE. */
-static __always_inline __u32 find_rule(struct sh_rules *rules, __u32 port, __u32 direction)
+/*
+ * Whether it is for that port and direction: nothing of it is below 0 then. One number
+ * and no branches, of which the verifier would follow both sides for each of the rules.
+ */
+static __always_inline bool is_for(const struct sh_rule *r, __u64 port, __u32 direction)
 {
-	for (__u32 i = 0; i < SH_MAX_RULES; i++) {
+	__u64 least = (port - r->port_lo) | (r->port_hi - port);
+
+	least |= (__u64)(r->direction & direction) - 1;
+	barrier_var(least);
+	return (__s64)least >= 0;
+}
+
+/*
+ * The place of the first rule whose port and direction match, or NO_RULE. at is 0, and
+ * hidden where the verifier shall not look at what follows for each of the rules.
+ */
+static __always_inline __u32 find_rule(struct sh_rules *rules, __u32 port, __u32 direction,
+				       __u32 at)
+{
+	for (__u32 i = 0; i < SH_MAX_RULES; i++, at++) {
 		struct sh_rule *r = &rules->rule[i];
 
+		barrier_var(at); /* nothing that the compiler makes of i */
 		if (i >= rules->count)
 			return NO_RULE;
-		if (r->direction & direction && port >= r->port_lo && port <= r->port_hi)
-			return i;
+		if (is_for(r, port, direction))
+			return at;
 	}
 	return NO_RULE;
 }
@@ -85,8 +103,9 @@ static __always_inline struct sh_rule *rule_of(struct sh_rules *rules, __u32 at)
 /* The service's port: the remote one of an outbound connection. */
 static __always_inline __u16 service_port(const struct sock *sk, __u8 direction)
 {
-	return direction == SH_OUTBOUND ? bpf_ntohs(sk->__sk_common.skc_dport)
-					: sk->__sk_common.skc_num;
+	__u32 local = sk->__sk_common.skc_num, remote = bpf_ntohs(sk->__sk_common.skc_dport);
+
+	return local ^ ((local ^ remote) & all_if_equal(direction, SH_OUTBOUND));
 }
 
 #endif

@@ -13,14 +13,26 @@
  */
 #define SH_MIN_ROOM 3
 
+/*
+ * All bits where a < b, else none. What is chosen by it is no branch, of which the
+ * verifier would follow both sides.
+ */
+static __always_inline __u32 sh_less(__u32 a, __u32 b)
+{
+	__u64 less = ((__u64)a - b) >> 32;
+
+	barrier_var(less); /* no branch by the compiler, either */
+	return less;
+}
+
 static __always_inline __u32 sh_min(__u32 a, __u32 b)
 {
-	return a < b ? a : b;
+	return b ^ ((a ^ b) & sh_less(a, b));
 }
 
 static __always_inline __u32 sh_max(__u32 a, __u32 b)
 {
-	return a > b ? a : b;
+	return a ^ ((a ^ b) & sh_less(a, b));
 }
 
 /* A user timeout that ends a connection sooner than another; 0 never does. */
@@ -32,7 +44,7 @@ static __always_inline bool sh_sooner(__u32 a, __u32 b)
 /* The application's value where it set one that is tighter. */
 static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
 {
-	return app && app < policed ? app : policed;
+	return policed ^ ((policed ^ app) & sh_less(app - 1, policed));
 }
 
 /* The least user timeout, in milliseconds, that forgives enough lost probes. */

@@ -76,10 +76,12 @@ static __always_inline bool sock_fin_received(const struct sock *sk)
 /* ::ffff:a.b.c.d */
 static __always_inline void map_v4(__u8 *dst, __be32 addr)
 {
-	__builtin_memset(dst, 0, 10);
-	dst[10] = 0xff;
-	dst[11] = 0xff;
-	__builtin_memcpy(dst + 12, &addr, 4);
+	__be32 *out = (__be32 *)dst;
+
+	out[0] = 0;
+	out[1] = 0;
+	out[2] = bpf_htonl(0xffff);
+	out[3] = addr;
 }
 
 static __always_inline bool is_mapped(const __u8 *addr)
@@ -89,28 +91,35 @@ static __always_inline bool is_mapped(const __u8 *addr)
 	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
 }
 
-static __always_inline void copy_v6(__u8 *dst, const struct in6_addr *src)
+/* All bits where two are equal, else none: what is chosen by it is no branch, of which
+ * the verifier would follow both sides. */
+static __always_inline __u32 all_if_equal(__u32 a, __u32 b)
+{
+	__u64 equal = ((__u64)(a ^ b) - 1) >> 32;
+
+	barrier_var(equal); /* no branch by the compiler, either */
+	return equal;
+}
+
+/* The IPv6 address, or the IPv4 one in its mapped form where all bits of is_v4 are set. */
+static __always_inline void copy_addr(__u8 *dst, const struct in6_addr *v6, __be32 v4, __u32 is_v4)
 {
 	__be32 *out = (__be32 *)dst;
 
-	out[0] = src->in6_u.u6_addr32[0];
-	out[1] = src->in6_u.u6_addr32[1];
-	out[2] = src->in6_u.u6_addr32[2];
-	out[3] = src->in6_u.u6_addr32[3];
+	out[0] = v6->in6_u.u6_addr32[0] & ~is_v4;
+	out[1] = v6->in6_u.u6_addr32[1] & ~is_v4;
+	out[2] = (v6->in6_u.u6_addr32[2] & ~is_v4) | (bpf_htonl(0xffff) & is_v4);
+	out[3] = (v6->in6_u.u6_addr32[3] & ~is_v4) | (v4 & is_v4);
 }
 
 /* The addresses that the socket itself has, IPv4 in its mapped form. */
 static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 *remote)
 {
 	const struct sock_common *skc = &sk->__sk_common;
+	__u32 is_v4 = all_if_equal(skc->skc_family, AF_INET);
 
-	if (skc->skc_family == AF_INET) {
-		map_v4(local, skc->skc_rcv_saddr);
-		map_v4(remote, skc->skc_daddr);
-		return;
-	}
-	copy_v6(local, &skc->skc_v6_rcv_saddr);
-	copy_v6(remote, &skc->skc_v6_daddr);
+	copy_addr(local, &skc->skc_v6_rcv_saddr, skc->skc_rcv_saddr, is_v4);
+	copy_addr(remote, &skc->skc_v6_daddr, skc->skc_daddr, is_v4);
 }
 
 /*

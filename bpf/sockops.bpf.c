@@ -55,10 +55,10 @@ static __always_inline struct sh_rule *match(struct bpf_sock_ops *ctx, const str
 	rules = find_rules(trie, remote);
 	if (!rules)
 		return NULL;
-	at = find_rule(rules, service_port(sk, direction), direction);
+	at = find_rule(rules, service_port(sk, direction), direction, hidden(&ctx->op, 0));
 	if (at >= NO_RULE)
 		return NULL;
-	return rule_of(rules, hidden(&ctx->op, at));
+	return rule_of(rules, at);
 }
 
 /*
