@@ -32,6 +32,12 @@ const enum sh_refusal *const unused_refusal __attribute__((unused));
 const enum sh_record_flags *const unused_flags __attribute__((unused));
 const enum sh_wait *const unused_wait __attribute__((unused));
 
+/* The value, hidden. Nobody changes a pass's number while it runs. */
+static __always_inline __u32 untold(const struct sh_pass *pass, __u32 value)
+{
+	return hidden((const volatile __u32 *)&pass->id, value);
+}
+
 /*
  * A row that finds its buffer full makes the iterator come back to its socket,
  * with an empty one: nothing may have been done to it before.
@@ -47,20 +53,23 @@ static __always_inline struct sh_counters *counters_of(__u32 policy)
 	return bpf_map_lookup_elem(&sh_stats, &policy);
 }
 
-static __always_inline void came(__u32 policy)
+/* Global functions, as fault() is. */
+__noinline int came(__u32 policy)
 {
 	struct sh_counters *c = counters(policy);
 
 	if (c)
 		COUNT(c->adopted, 1);
+	return 0;
 }
 
-static __always_inline void left(__u32 policy)
+__noinline int left(__u32 policy)
 {
 	struct sh_counters *c = counters_of(policy);
 
 	if (c)
 		COUNT(c->released, 1);
+	return 0;
 }
 
 /* Sees to it that sockops is called for the end of the connection, and for stalls. */
@@ -200,9 +209,12 @@ __noinline int release(struct sh_record *rec, struct sh_pass *pass, struct sh_op
 	return 0;
 }
 
-/* Sets what the record and the rule want, and says in row what became of it. */
+/*
+ * Sets what the record and the rule want, where it has one, and says in row what became
+ * of it.
+ */
 static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, struct sh_record *rec,
-				  struct sh_rule *rule, struct sh_adoption *row)
+				  struct sh_rule *rule, __u32 has, struct sh_adoption *row)
 {
 	struct sh_options now = {}, want = {};
 	bool guarded;
@@ -210,7 +222,7 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 	options_meant(tp, rec, &now, &guarded);
 	if (row->outcome != SH_ADOPT_ADOPTED && drifted(rec, &now))
 		row->outcome = SH_ADOPT_DRIFTED;
-	if (!rule) {
+	if (!has) {
 		release(rec, pass, &want);
 	} else {
 		if (conform(rec, rule, &want) && row->outcome != SH_ADOPT_ADOPTED)
@@ -223,13 +235,13 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 	row->wait = bring(tp, pass, rec, &now, &want);
 	rec->effective.rto_max = now.rto_max;
 	options_meant(tp, rec, &rec->effective, &guarded);
-	if (guarded && !rule && !row->wait)
+	if (guarded && !has && !row->wait)
 		row->wait = SH_WAIT_WINDOW; /* nobody would put it back without the record */
 	if (!row->wait && !same_options(&rec->effective, &want))
 		row->wait = SH_WAIT_ERROR;
 	rec->flags = row->wait ? rec->flags | SH_PENDING : rec->flags & ~SH_PENDING;
 	row->flags = rec->flags;
-	if (!rule && !row->wait) {
+	if (!has && !row->wait) {
 		/* Nobody would know without the record that it is the guard's. */
 		if (rec->pace && sock_rto_max_ms(tp) == rec->pace * 100)
 			set_rto_max(tp, rec, 0);
@@ -239,37 +251,40 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 	}
 }
 
-/* A connection that a rule names. */
-static __always_inline void named(struct tcp_sock *tp, struct sh_pass *pass, struct sh_record *rec,
-				  const struct sh_rule *at, __u8 direction, bool ambiguous,
-				  struct sh_adoption *row)
+/* The record of a connection that a rule names, NULL: no memory for it. */
+static __always_inline struct sh_record *named(struct tcp_sock *tp, struct sh_pass *pass,
+					       struct sh_record *rec, const struct sh_rule *rule,
+					       __u8 direction, bool ambiguous,
+					       struct sh_adoption *row)
 {
-	struct sh_rule rule = *at;
-
-	row->policy = rule.policy;
+	row->policy = rule->policy;
 	row->direction = direction;
 	if (!rec) {
-		rec = begin(tp, &rule);
-		row->outcome = SH_ADOPT_ADOPTED;
+		rec = begin(tp, rule);
+		row->outcome = untold(pass, SH_ADOPT_ADOPTED);
 	}
 	if (!rec) {
 		row->outcome = SH_ADOPT_REFUSED;
 		row->refusal = SH_REFUSE_ERROR;
-		return;
+		return NULL;
 	}
 	rec->direction = direction;
-	rec->flags = ambiguous ? rec->flags | SH_AMBIGUOUS : rec->flags & ~SH_AMBIGUOUS;
-	treat(tp, pass, rec, &rule, row);
+	rec->flags = (rec->flags & ~SH_AMBIGUOUS) | (if_any(ambiguous) & SH_AMBIGUOUS);
+	return rec;
 }
 
 /* Whether a judgement of this agent's is under way, which has the options. */
 static __always_inline bool is_judged(const struct sh_pass *pass, const struct sh_record *rec)
 {
-	return rec->leave_ns > bpf_ktime_get_ns() && rec->leave_ns >= pass->began_ns + SH_LEAVE_NS;
+	__u64 until = rec->leave_ns;
+
+	return if_less_long(bpf_ktime_get_ns(), until) &
+	       ~if_less_long(until, pass->began_ns + SH_LEAVE_NS) & 1;
 }
 
 /* Says in row what a connection with a record is. */
-static __always_inline void has_record(struct sh_record *rec, struct sh_adoption *row)
+static __always_inline void has_record(const struct sh_pass *pass, struct sh_record *rec,
+				       struct sh_adoption *row)
 {
 	if (rec->flags & SH_CONNECTING) { /* sockops did not see it made */
 		rec->flags = SH_ADOPTED;
@@ -278,7 +293,7 @@ static __always_inline void has_record(struct sh_record *rec, struct sh_adoption
 	row->policy = rec->policy;
 	row->direction = rec->direction;
 	row->flags = rec->flags;
-	row->outcome = SH_ADOPT_MANAGED;
+	row->outcome = untold(pass, SH_ADOPT_MANAGED);
 }
 
 /* Sees to one connection. Without an outcome in row there is nothing to tell. */
@@ -287,10 +302,12 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 {
 	struct sh_record *rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	struct sh_rules *rules = NULL;
-	struct sh_rule *rule = NULL;
+	struct sh_rule *rule = NULL, copy;
+	__u32 has;
 	__u8 direction = 0, which = 0;
 	void *trie;
 
+	row->refusal = untold(pass, refusal(tp));
 	if (!pass->leave) {
 		trie = policy_in_force();
 		if (!trie)
@@ -300,10 +317,10 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	if (rules) {
 		which = directions(pass, rec, row);
 		rule = choose(rules, which, row, &direction);
+		direction = untold(pass, direction);
 	}
 	if (rule && !rec && rule->flags & SH_LEAVE_EXISTING)
 		return;
-	row->refusal = refusal(tp);
 	if (row->refusal == SH_REFUSE_KERNEL && rule && rule->flags & SH_TAKE_KERNELS)
 		row->refusal = SH_REFUSE_NONE;
 	if (row->refusal == SH_REFUSE_KERNEL && rec) {
@@ -319,16 +336,19 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		return;
 	}
 	if (rec) {
-		has_record(rec, row);
+		has_record(pass, rec, row);
 		if (is_judged(pass, rec)) {
 			row->wait = SH_WAIT_PROBER;
 			return;
 		}
 	}
+	/* A copy, all 0 where there is no rule: what follows is looked at once for both. */
+	bpf_probe_read_kernel(&copy, sizeof(copy), rule);
+	has = untold(pass, !!rule);
 	if (rule)
-		named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
-	else if (rec)
-		treat(tp, pass, rec, NULL, row);
+		rec = named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
+	if (rec)
+		treat(tp, pass, rec, &copy, has, row);
 }
 
 /* Writes one struct sh_adoption a socket that a rule names, or named until now. */

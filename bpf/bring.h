@@ -41,18 +41,19 @@ static __always_inline void gather(const struct tcp_sock *tp, struct sh_facts *f
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
 	__u32 data = icsk->icsk_ack.lrcvtime, ack = tp->rcv_tstamp;
-	__u32 now = bpf_jiffies64();
+	__u32 now = bpf_jiffies64(), stuck;
+	__u32 in_flight = ~if_equal(tp->write_seq, tp->snd_una);
+	__u32 shut = if_equal(tp->snd_wnd, 0);
 
 	f->age = sh_min(now - data, now - ack);
-	f->in_flight = tp->write_seq != tp->snd_una;
+	f->in_flight = in_flight & 1;
 	f->probes_out = icsk->icsk_probes_out;
-	f->shrunk = tp->packets_out && !tp->snd_wnd;
-	if (icsk->icsk_retransmits || icsk->icsk_probes_out)
-		f->unanswered = SH_WAIT_STUCK;
+	f->shrunk = if_any(tp->packets_out) & shut & 1;
+	stuck = if_any(icsk->icsk_retransmits | icsk->icsk_probes_out);
 	/* A peer that takes no more, and answers every probe, would be ended (L1). */
-	if (icsk->icsk_probes_tstamp || icsk->icsk_pending == ICSK_TIME_PROBE0 ||
-	    (f->in_flight && !tp->snd_wnd))
-		f->unanswered = SH_WAIT_WINDOW;
+	shut = if_any(icsk->icsk_probes_tstamp) | if_equal(icsk->icsk_pending, ICSK_TIME_PROBE0) |
+	       (in_flight & shut);
+	f->unanswered = choose_if(shut, SH_WAIT_WINDOW, stuck & SH_WAIT_STUCK);
 }
 
 /* Takes one keepalive from the budget. */
@@ -68,14 +69,14 @@ static __always_inline bool take(struct sh_pass *pass)
 
 static __always_inline bool same_keepalive(const struct sh_options *a, const struct sh_options *b)
 {
-	return a->idle_s == b->idle_s && a->interval_s == b->interval_s && a->count == b->count &&
-	       a->keepalive == b->keepalive;
+	return !((a->idle_s ^ b->idle_s) | (a->interval_s ^ b->interval_s) | (a->count ^ b->count) |
+		 (a->keepalive ^ b->keepalive));
 }
 
 static __always_inline bool same_options(const struct sh_options *a, const struct sh_options *b)
 {
-	return same_keepalive(a, b) && a->user_timeout_ms == b->user_timeout_ms &&
-	       a->rto_max == b->rto_max;
+	return same_keepalive(a, b) &
+	       !((a->user_timeout_ms ^ b->user_timeout_ms) | (a->rto_max ^ b->rto_max));
 }
 
 /* The first phase: keepalive. Returns what it waits for. */

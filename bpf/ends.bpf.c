@@ -27,7 +27,7 @@ SEC("tp_btf/inet_sock_set_state") int sh_ended(__u64 *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	tell_close(tp, rec, old);
+	tell_close(tp, rec, old, close_cause(tp));
 	bpf_sk_storage_delete(&sh_records, tp);
 	return 0;
 }

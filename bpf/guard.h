@@ -12,15 +12,19 @@
  */
 static __always_inline bool is_shut(const struct tcp_sock *tp)
 {
-	return tp->inet_conn.icsk_probes_tstamp ||
-	       (tp->packets_out && !tp->snd_wnd && tp->retrans_stamp);
+	__u32 shrunk = if_any(tp->packets_out) & if_equal(tp->snd_wnd, 0) & tp->retrans_stamp;
+
+	return if_any(tp->inet_conn.icsk_probes_tstamp | shrunk) & 1;
 }
 
 /* Whether the user timeout is the guard's. */
 static __always_inline bool is_guards(const struct sh_record *rec, __u32 user_timeout_ms)
 {
-	return (rec->guard_ms && user_timeout_ms == rec->guard_ms) ||
-	       (rec->guard_was_ms && user_timeout_ms == rec->guard_was_ms);
+	__u32 now = rec->guard_ms, was = rec->guard_was_ms;
+
+	return ((if_any(now) & if_equal(now, user_timeout_ms)) |
+		(if_any(was) & if_equal(was, user_timeout_ms))) &
+	       1;
 }
 
 /*
@@ -32,14 +36,15 @@ static __always_inline void options_meant(const struct tcp_sock *tp, const struc
 {
 	__u32 user_timeout_ms = rec->effective.user_timeout_ms;
 	__u8 rto_max = rec->effective.rto_max;
+	__u32 lower;
 
 	sock_options(tp, out);
 	/* A lower one is the application's, or the guard's; 0 is above any of ours. */
-	if (!rto_max || rec->override == SH_ALLOW || (__u8)(out->rto_max - 1) < rto_max)
-		out->rto_max = rto_max;
+	lower = if_less((__u8)(out->rto_max - 1), rto_max);
+	out->rto_max = choose_if(lower | if_equal(rto_max, 0) | if_equal(rec->override, SH_ALLOW),
+				 rto_max, out->rto_max);
 	*guarded = is_guards(rec, out->user_timeout_ms);
-	if (*guarded)
-		out->user_timeout_ms = user_timeout_ms;
+	out->user_timeout_ms = choose_if(if_any(*guarded), user_timeout_ms, out->user_timeout_ms);
 }
 
 /* Limits the retransmission timeout; 0: as it was before. */

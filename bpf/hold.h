@@ -11,46 +11,51 @@
 /* bpf_setsockopt may be called from setsockopt programs (Linux >= 5.15). */
 const volatile bool can_set_others = true;
 
-/* Puts what the application asks for into its wish; false: not a valid wish. */
-static __always_inline bool wish(struct sh_options *app, int level, int name, int value)
+/* Which of the options is at hand: masks, one of them set. */
+struct sh_which {
+	__u32 keepalive;
+	__u32 idle;
+	__u32 interval;
+	__u32 count;
+	__u32 user_timeout;
+};
+
+static __always_inline void which_option(int level, int name, struct sh_which *is)
 {
-	if (level == SOL_SOCKET) {
-		app->keepalive = !!value;
-		app->asked |= 1 << SH_OPT_KEEPALIVE;
-		return true;
-	}
-	switch (name) {
-	case TCP_KEEPIDLE:
-		app->idle_s = value;
-		return value >= 1 && value <= 32767;
-	case TCP_KEEPINTVL:
-		app->interval_s = value;
-		return value >= 1 && value <= 32767;
-	case TCP_KEEPCNT:
-		app->count = value;
-		return value >= 1 && value <= 127;
-	case TCP_USER_TIMEOUT:
-		app->user_timeout_ms = value;
-		app->asked |= 1 << SH_OPT_USER_TIMEOUT;
-		return value >= 0;
-	}
-	return false;
+	__u32 tcp = ~if_equal(level, SOL_SOCKET);
+
+	is->keepalive = ~tcp;
+	is->idle = tcp & if_equal(name, TCP_KEEPIDLE);
+	is->interval = tcp & if_equal(name, TCP_KEEPINTVL);
+	is->count = tcp & if_equal(name, TCP_KEEPCNT);
+	is->user_timeout = tcp & if_equal(name, TCP_USER_TIMEOUT);
+}
+
+/* Puts what the application asks for into its wish; false: not a valid wish. */
+static __always_inline bool wish(struct sh_options *app, const struct sh_which *is, int value)
+{
+	__u32 seconds = is->idle | is->interval, times = is->count;
+	/* The kernel takes any for keepalive, and from 0 on for the user timeout. */
+	__u32 most =
+		(seconds & 32767) | (times & 127) | (is->user_timeout & 0x7fffffff) | is->keepalive;
+	__u32 least = (seconds | times) & 1;
+
+	app->keepalive = choose_if(is->keepalive, if_any(value) & 1, app->keepalive);
+	app->idle_s = choose_if(is->idle, value, app->idle_s);
+	app->interval_s = choose_if(is->interval, value, app->interval_s);
+	app->count = choose_if(is->count, value, app->count);
+	app->user_timeout_ms = choose_if(is->user_timeout, value, app->user_timeout_ms);
+	app->asked |= is->keepalive & 1 << SH_OPT_KEEPALIVE;
+	app->asked |= is->user_timeout & 1 << SH_OPT_USER_TIMEOUT;
+	return (__u32)value - least <= most - least;
 }
 
 /* The value of one option in a set. */
-static __always_inline int option_value(const struct sh_options *o, int level, int name)
+static __always_inline int option_value(const struct sh_options *o, const struct sh_which *is)
 {
-	if (level == SOL_SOCKET)
-		return o->keepalive;
-	switch (name) {
-	case TCP_KEEPIDLE:
-		return o->idle_s;
-	case TCP_KEEPINTVL:
-		return o->interval_s;
-	case TCP_KEEPCNT:
-		return o->count;
-	}
-	return o->user_timeout_ms;
+	return (o->keepalive & is->keepalive) | (o->idle_s & is->idle) |
+	       (o->interval_s & is->interval) | (o->count & is->count) |
+	       (o->user_timeout_ms & is->user_timeout);
 }
 
 static __always_inline bool is_ours(int level, int name)
@@ -64,18 +69,14 @@ static __always_inline bool is_ours(int level, int name)
 
 /* Puts one option of a set into another. */
 static __always_inline void copy_option(struct sh_options *to, const struct sh_options *from,
-					int level, int name)
+					const struct sh_which *is)
 {
-	if (level == SOL_SOCKET)
-		to->keepalive = from->keepalive;
-	else if (name == TCP_KEEPIDLE)
-		to->idle_s = from->idle_s;
-	else if (name == TCP_KEEPINTVL)
-		to->interval_s = from->interval_s;
-	else if (name == TCP_KEEPCNT)
-		to->count = from->count;
-	else
-		to->user_timeout_ms = from->user_timeout_ms;
+	to->keepalive = choose_if(is->keepalive, from->keepalive, to->keepalive);
+	to->idle_s = choose_if(is->idle, from->idle_s, to->idle_s);
+	to->interval_s = choose_if(is->interval, from->interval_s, to->interval_s);
+	to->count = choose_if(is->count, from->count, to->count);
+	to->user_timeout_ms =
+		choose_if(is->user_timeout, from->user_timeout_ms, to->user_timeout_ms);
 }
 
 /*
@@ -83,24 +84,23 @@ static __always_inline void copy_option(struct sh_options *to, const struct sh_o
  * timeout is raised until the rule holds with the others as they are, the others
  * get what they should have where it holds then, and are not loosened where not.
  */
-static __always_inline void one_alone(const struct sh_record *rec, int level, int name,
+static __always_inline void one_alone(const struct sh_record *rec, const struct sh_which *is,
 				      struct sh_options *want)
 {
 	struct sh_options one = rec->effective;
 	__u64 need;
 
-	copy_option(&one, want, level, name);
+	copy_option(&one, want, is);
 	need = sh_need(&rec->policed, &one);
-	if (level == SOL_TCP && name == TCP_USER_TIMEOUT) {
+	if (is->user_timeout) {
 		one.user_timeout_ms = sh_max(want->user_timeout_ms, need);
 	} else if (one.user_timeout_ms < need) {
 		one = rec->effective;
-		if (name == TCP_KEEPIDLE)
-			one.idle_s = sh_min(want->idle_s, one.idle_s);
-		else if (name == TCP_KEEPINTVL)
-			one.interval_s = sh_min(want->interval_s, one.interval_s);
-		else if (name == TCP_KEEPCNT)
-			one.count = sh_min(want->count, one.count);
+		want->idle_s = sh_min(want->idle_s, one.idle_s);
+		want->interval_s = sh_min(want->interval_s, one.interval_s);
+		want->count = sh_min(want->count, one.count);
+		want->keepalive = one.keepalive;
+		copy_option(&one, want, is);
 	}
 	one.keepalive = 1;
 	*want = one;
@@ -111,14 +111,13 @@ static __always_inline void one_alone(const struct sh_record *rec, int level, in
  * alone, and no shorter user timeout, which might end it at once (T15): the rest
  * is adoption's.
  */
-static __always_inline void at_hand(const struct sh_record *rec, int level, int name,
+static __always_inline void at_hand(const struct sh_record *rec, const struct sh_which *is,
 				    struct sh_options *want)
 {
 	struct sh_options one = rec->effective;
 
-	if (level != SOL_TCP || name != TCP_USER_TIMEOUT ||
-	    !sh_sooner(want->user_timeout_ms, one.user_timeout_ms))
-		copy_option(&one, want, level, name);
+	if (!is->user_timeout || !sh_sooner(want->user_timeout_ms, one.user_timeout_ms))
+		copy_option(&one, want, is);
 	*want = one;
 }
 
@@ -126,17 +125,17 @@ static __always_inline void at_hand(const struct sh_record *rec, int level, int 
  * Until the connection is made its user timeout bounds connect() and nothing else,
  * and the other options do nothing: they are as the application sets them.
  */
-static __always_inline int hold_connect(struct sh_record *rec, int level, int name, int value)
+static __always_inline int hold_connect(struct sh_record *rec, const struct sh_which *is, int value)
 {
 	struct sh_options app = rec->app;
 
-	if (!wish(&app, level, name, value))
+	if (!wish(&app, is, value))
 		return value; /* the kernel will say EINVAL */
 	rec->app = app;
-	if (level == SOL_TCP && name == TCP_USER_TIMEOUT)
+	if (is->user_timeout)
 		app.user_timeout_ms = sh_connect(rec->override, rec->connect_ms, value);
-	copy_option(&rec->effective, &app, level, name);
-	return option_value(&app, level, name);
+	copy_option(&rec->effective, &app, is);
+	return option_value(&app, is);
 }
 
 /*
@@ -189,30 +188,32 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	struct sh_options app = rec->app, next, same;
 	bool raised, allow = rec->override == SH_ALLOW,
 		     guarded = sh_in_guard(rec->flags, rec->guard_s);
+	struct sh_which is;
 	int held;
 
 	if (name == TCP_RTO_MAX_MS)
 		return hold_rto_max(rec, value);
+	which_option(level, name, &is);
 	if (rec->flags & SH_CONNECTING)
-		return hold_connect(rec, level, name, value);
-	if (!wish(&app, level, name, value))
+		return hold_connect(rec, &is, value);
+	if (!wish(&app, &is, value))
 		return value; /* the kernel will say EINVAL */
 	/* What tightening would make of it tells what allowing lets through. */
 	raised = sh_combine(allow ? SH_TIGHTEN : rec->override, &rec->policed, &app, &next);
-	held = option_value(&next, level, name);
+	held = option_value(&next, &is);
 	if (allow) {
 		next = rec->effective;
-		copy_option(&next, &app, level, name);
+		copy_option(&next, &app, &is);
 	} else if (rec->flags & SH_PENDING) {
-		at_hand(rec, level, name, &next);
-		held = option_value(&next, level, name);
+		at_hand(rec, &is, &next);
+		held = option_value(&next, &is);
 	} else if (!can_set_others && rec->override == SH_TIGHTEN) {
-		one_alone(rec, level, name, &next);
-		held = option_value(&next, level, name);
+		one_alone(rec, &is, &next);
+		held = option_value(&next, &is);
 	} else if (can_set_others) {
 		/* All but the one that the kernel is about to set itself. */
 		same = rec->effective;
-		copy_option(&same, &next, level, name);
+		copy_option(&same, &next, &is);
 		if (guarded) /* which sets it when it is over */
 			same.user_timeout_ms = next.user_timeout_ms;
 		set_options(sk, &same, &next);
@@ -221,7 +222,7 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	rec->effective = next;
 	rec->held_ms = bpf_ktime_get_ns() / 1000000;
 	count_held(rec, raised, held == value);
-	if (guarded && level == SOL_TCP && name == TCP_USER_TIMEOUT)
+	if (guarded && is.user_timeout)
 		return rec->guard_ms;
 	return allow ? value : held;
 }

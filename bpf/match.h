@@ -56,7 +56,9 @@ static __always_inline __u32 hidden(const volatile __u32 *any, __u32 value)
 {
 	__u32 once = *any;
 
-	return value + (once ^ *any);
+	value ^= once ^ *any; /* no sum: of that the verifier knew the least and the most */
+	barrier_var(value);   /* and here, not wherever it is needed */
+	return value;
 }
 
 #define NO_RULE SH_MAX_RULES
@@ -105,7 +107,7 @@ static __always_inline __u16 service_port(const struct sock *sk, __u8 direction)
 {
 	__u32 local = sk->__sk_common.skc_num, remote = bpf_ntohs(sk->__sk_common.skc_dport);
 
-	return local ^ ((local ^ remote) & all_if_equal(direction, SH_OUTBOUND));
+	return choose_if(if_equal(direction, SH_OUTBOUND), remote, local);
 }
 
 #endif

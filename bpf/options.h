@@ -3,6 +3,7 @@
 #ifndef SOCKHEALTH_OPTIONS_H
 #define SOCKHEALTH_OPTIONS_H
 
+#include "mask.h"
 #include "sockhealth.h"
 
 /*
@@ -13,26 +14,14 @@
  */
 #define SH_MIN_ROOM 3
 
-/*
- * All bits where a < b, else none. What is chosen by it is no branch, of which the
- * verifier would follow both sides.
- */
-static __always_inline __u32 sh_less(__u32 a, __u32 b)
-{
-	__u64 less = ((__u64)a - b) >> 32;
-
-	barrier_var(less); /* no branch by the compiler, either */
-	return less;
-}
-
 static __always_inline __u32 sh_min(__u32 a, __u32 b)
 {
-	return b ^ ((a ^ b) & sh_less(a, b));
+	return choose_if(if_less(a, b), a, b);
 }
 
 static __always_inline __u32 sh_max(__u32 a, __u32 b)
 {
-	return a ^ ((a ^ b) & sh_less(a, b));
+	return choose_if(if_less(a, b), b, a);
 }
 
 /* A user timeout that ends a connection sooner than another; 0 never does. */
@@ -44,7 +33,13 @@ static __always_inline bool sh_sooner(__u32 a, __u32 b)
 /* The application's value where it set one that is tighter. */
 static __always_inline __u32 sh_tighter(__u32 policed, __u32 app)
 {
-	return policed ^ ((policed ^ app) & sh_less(app - 1, policed));
+	return choose_if(if_less(app - 1, policed), app, policed);
+}
+
+/* The application's value where it set one. */
+static __always_inline __u32 sh_own(__u32 policed, __u32 app)
+{
+	return app | (policed & if_equal(app, 0));
 }
 
 /* The least user timeout, in milliseconds, that forgives enough lost probes. */
@@ -64,45 +59,42 @@ static __always_inline __u64 sh_need(const struct sh_options *policed, const str
 static __always_inline bool sh_tighten(const struct sh_options *policed,
 				       const struct sh_options *app, struct sh_options *out)
 {
-	__u64 ut = sh_tighter(policed->user_timeout_ms, app->user_timeout_ms);
-	__u64 need;
-	bool raised = false;
+	__u64 ut = sh_tighter(policed->user_timeout_ms, app->user_timeout_ms), need, some;
+	__u32 idle = sh_tighter(policed->idle_s, app->idle_s), less;
+	__u32 interval = sh_tighter(policed->interval_s, app->interval_s);
 
-	out->idle_s = sh_tighter(policed->idle_s, app->idle_s);
-	out->interval_s = sh_tighter(policed->interval_s, app->interval_s);
+	out->idle_s = idle;
+	out->interval_s = interval;
 	out->count = sh_tighter(policed->count, app->count);
 	out->keepalive = 1;
 	out->asked = 0;
 	out->rto_max = 0;
 	need = sh_need(policed, out);
-	if (ut < need) {
-		out->idle_s = sh_max(out->idle_s * ut / need, 1);
-		out->interval_s = sh_max(out->interval_s * ut / need, 1);
-		need = sh_need(policed, out);
-	}
-	if (ut < need) {
-		ut = need;
-		raised = true;
-	}
-	out->user_timeout_ms = ut;
-	return raised;
+	less = if_less_long(ut, need);
+	some = need | (1 & ~less); /* never 0 */
+	out->idle_s = choose_if(less, sh_max(idle * ut / some, 1), idle);
+	out->interval_s = choose_if(less, sh_max(interval * ut / some, 1), interval);
+	need = sh_need(policed, out);
+	less = if_less_long(ut, need);
+	out->user_timeout_ms = choose_if(less, need, ut);
+	return less & 1;
 }
 
 /* SH_ALLOW: what the application set, the policy's value where it set none. */
 static __always_inline void sh_allow(const struct sh_options *policed, const struct sh_options *app,
 				     struct sh_options *out)
 {
-	*out = *policed;
-	if (app->user_timeout_ms || app->asked & 1 << SH_OPT_USER_TIMEOUT)
-		out->user_timeout_ms = app->user_timeout_ms;
-	if (app->idle_s)
-		out->idle_s = app->idle_s;
-	if (app->interval_s)
-		out->interval_s = app->interval_s;
-	if (app->count)
-		out->count = app->count;
-	if (app->asked & 1 << SH_OPT_KEEPALIVE)
-		out->keepalive = app->keepalive;
+	__u32 asked = app->asked;
+
+	out->user_timeout_ms =
+		choose_if(if_any(asked & 1 << SH_OPT_USER_TIMEOUT), app->user_timeout_ms,
+			  sh_own(policed->user_timeout_ms, app->user_timeout_ms));
+	out->idle_s = sh_own(policed->idle_s, app->idle_s);
+	out->interval_s = sh_own(policed->interval_s, app->interval_s);
+	out->count = sh_own(policed->count, app->count);
+	out->keepalive = choose_if(if_any(asked & 1 << SH_OPT_KEEPALIVE), app->keepalive,
+				   policed->keepalive);
+	out->asked = policed->asked;
 }
 
 /*
@@ -114,12 +106,13 @@ static __always_inline void sh_allow(const struct sh_options *policed, const str
 static __always_inline void sh_cap(__u8 override, const struct sh_options *policed,
 				   struct sh_options *out)
 {
+	__u32 caps =
+		if_any(policed->rto_max) & if_equal(out->user_timeout_ms, policed->user_timeout_ms);
+	__u32 room = sh_min(policed->count, SH_MIN_ROOM) & caps & ~if_equal(override, SH_ALLOW);
+
 	out->rto_max = policed->rto_max;
-	if (!policed->rto_max || out->user_timeout_ms != policed->user_timeout_ms)
-		return;
-	out->user_timeout_ms = 0;
-	if (override != SH_ALLOW)
-		out->count = sh_max(out->count, sh_min(policed->count, SH_MIN_ROOM));
+	out->user_timeout_ms &= ~caps;
+	out->count = sh_max(out->count, room);
 }
 
 /* The options to set, and whether the user timeout had to be raised for them. */

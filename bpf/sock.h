@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
+#include "mask.h"
 #include "sockhealth.h"
 
 #define AF_INET		   2
@@ -46,7 +47,7 @@ static __always_inline __u32 ticks_to_ms(__u32 ticks)
 {
 	__u64 ms = (__u64)ticks * 1000 / hz;
 
-	return ms > 0xffffffff ? 0xffffffff : ms;
+	return ms | if_any(ms >> 32);
 }
 
 static __always_inline bool sock_flag(const struct sock *sk, int flag)
@@ -91,16 +92,6 @@ static __always_inline bool is_mapped(const __u8 *addr)
 	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
 }
 
-/* All bits where two are equal, else none: what is chosen by it is no branch, of which
- * the verifier would follow both sides. */
-static __always_inline __u32 all_if_equal(__u32 a, __u32 b)
-{
-	__u64 equal = ((__u64)(a ^ b) - 1) >> 32;
-
-	barrier_var(equal); /* no branch by the compiler, either */
-	return equal;
-}
-
 /* The IPv6 address, or the IPv4 one in its mapped form where all bits of is_v4 are set. */
 static __always_inline void copy_addr(__u8 *dst, const struct in6_addr *v6, __be32 v4, __u32 is_v4)
 {
@@ -116,7 +107,7 @@ static __always_inline void copy_addr(__u8 *dst, const struct in6_addr *v6, __be
 static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 *remote)
 {
 	const struct sock_common *skc = &sk->__sk_common;
-	__u32 is_v4 = all_if_equal(skc->skc_family, AF_INET);
+	__u32 is_v4 = if_equal(skc->skc_family, AF_INET);
 
 	copy_addr(local, &skc->skc_v6_rcv_saddr, skc->skc_rcv_saddr, is_v4);
 	copy_addr(remote, &skc->skc_v6_daddr, skc->skc_daddr, is_v4);
@@ -153,7 +144,7 @@ static __always_inline void sock_options(const struct tcp_sock *tp, struct sh_op
 	out->count = tp->keepalive_probes;
 	out->keepalive = sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_KEEPOPEN));
 	out->asked = 0;
-	out->rto_max = tenths > 0xff ? 0 : tenths; /* ours are no longer */
+	out->rto_max = tenths & if_less(tenths, 0x100); /* ours are no longer */
 }
 
 /* Whether its segments are signed (TCP-MD5, TCP-AO). */

@@ -67,13 +67,12 @@ static __always_inline struct sh_rule *match(struct bpf_sock_ops *ctx, const str
  */
 static __always_inline void ask(struct sh_record *rec, const struct sh_options *now)
 {
+	__u32 connecting = if_any(rec->flags & SH_CONNECTING);
+	__u32 ours = if_equal(now->user_timeout_ms, rec->effective.user_timeout_ms) & connecting;
 	struct sh_options app = *now;
 
-	if (rec->flags & SH_CONNECTING) {
-		app.asked = rec->app.asked;
-		if (now->user_timeout_ms == rec->effective.user_timeout_ms)
-			app.user_timeout_ms = rec->app.user_timeout_ms;
-	}
+	app.asked = choose_if(connecting, rec->app.asked, now->asked);
+	app.user_timeout_ms = choose_if(ours, rec->app.user_timeout_ms, now->user_timeout_ms);
 	rec->app = app;
 }
 
@@ -88,31 +87,34 @@ __noinline int sh_bound(struct bpf_sock_ops *ctx)
 	struct sh_options now;
 	struct sh_counters *c;
 	struct sh_record *rec;
+	bool raised, told;
 
 	if (!tp)
 		return 0;
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	if (!rec)
 		return 0; /* it was there a moment ago */
-	c = counters(rec->policy);
 	sock_options(tp, &now);
 	ask(rec, &now);
 	rec->flags = 0;
 	rec->guard_ms = 0;
 	rec->guard_was_ms = 0;
 	rec->pace = 0;
-	rec->rto_was_ms = rec->policed.rto_max ? sock_rto_max_ms(tp) : 0;
+	rec->rto_was_ms = sock_rto_max_ms(tp) & if_any(rec->policed.rto_max);
 	rec->opened_ns = bpf_ktime_get_ns();
-	if (sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective) && c)
-		COUNT(c->override_raised, 1);
+	raised = sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective);
 	set_options(ctx, &now, &rec->effective);
 	bpf_get_socket_cookie(ctx); /* so that it has one to be known by */
-	if (bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
-						   BPF_SOCK_OPS_RTO_CB_FLAG)) {
-		fault(SH_FAULT_CB_FLAGS); /* its close will not be told: no connection to count */
+	told = !bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
+						       BPF_SOCK_OPS_STATE_CB_FLAG |
+						       BPF_SOCK_OPS_RTO_CB_FLAG);
+	if (!told) /* its close will not be: no connection to count */
+		fault(SH_FAULT_CB_FLAGS);
+	c = counters(rec->policy);
+	if (!c)
 		return 0;
-	}
-	if (c)
+	COUNT(c->override_raised, raised);
+	if (told)
 		COUNT(c->opened[rec->direction == SH_INBOUND], 1);
 	return 0;
 }
@@ -300,7 +302,7 @@ static __always_inline void closed(struct bpf_sock_ops *ctx, int old)
 		not_connected(ctx, tp, rec, old);
 		return;
 	}
-	tell_close(tp, rec, old);
+	tell_close(tp, rec, old, hidden(&ctx->op, close_cause(tp)));
 	/* The socket may be connected again, to a peer that no policy names. */
 	forget_record(tp);
 }

@@ -15,15 +15,13 @@ struct {
 static __always_inline __u64 payload_acked(const struct tcp_sock *tp, const struct sh_record *rec,
 					   int old)
 {
+	__u32 all = if_equal(tp->snd_una, tp->write_seq);
+	__u32 fin = if_equal(old, BPF_TCP_FIN_WAIT2) |
+		    (all & (if_equal(old, BPF_TCP_LAST_ACK) | if_equal(old, BPF_TCP_CLOSING)));
+	__u64 none = (if_equal(rec->direction, SH_OUTBOUND) & 1) + (fin & 1);
 	__u64 acked = tp->bytes_acked;
 
-	if (acked && rec->direction == SH_OUTBOUND)
-		acked--;
-	if (acked &&
-	    (old == BPF_TCP_FIN_WAIT2 ||
-	     ((old == BPF_TCP_LAST_ACK || old == BPF_TCP_CLOSING) && tp->snd_una == tp->write_seq)))
-		acked--;
-	return acked;
+	return acked > none ? acked - none : 0;
 }
 
 /*
@@ -82,14 +80,16 @@ static __always_inline __u8 close_cause(const struct tcp_sock *tp)
 	return tp->write_seq == tp->snd_una ? SH_CAUSE_IDLE : SH_CAUSE_IN_FLIGHT;
 }
 
-/* Counts the end of a connection, and tells of it where it was not its own. */
+/*
+ * Counts the end of a connection, and tells of it where it was not its own. cause is
+ * close_cause(), hidden where that can be.
+ */
 static __always_inline void tell_close(const struct tcp_sock *tp, const struct sh_record *rec,
-				       int old)
+				       int old, __u32 cause)
 {
-	__u8 cause = close_cause(tp);
 	struct sh_counters *c = counters(rec->policy);
 
-	if (c) {
+	if (c && cause < SH_CAUSE_MAX) {
 		COUNT(c->closed[cause], 1);
 		COUNT(c->bytes_received,
 		      tp->bytes_received - sock_fin_received(&tp->inet_conn.icsk_inet.sk));
