@@ -9,6 +9,7 @@
 #include "bring.h"
 #include "choose.h"
 #include "connects.h"
+#include "drift.h"
 #include "listens.h"
 #include "refuse.h"
 
@@ -32,12 +33,6 @@ const enum sh_refusal *const unused_refusal __attribute__((unused));
 const enum sh_record_flags *const unused_flags __attribute__((unused));
 const enum sh_wait *const unused_wait __attribute__((unused));
 
-/* The value, hidden. Nobody changes a pass's number while it runs. */
-static __always_inline __u32 untold(const struct sh_pass *pass, __u32 value)
-{
-	return hidden((const volatile __u32 *)&pass->id, value);
-}
-
 /*
  * A row that finds its buffer full makes the iterator come back to its socket,
  * with an empty one: nothing may have been done to it before.
@@ -45,12 +40,6 @@ static __always_inline __u32 untold(const struct sh_pass *pass, __u32 value)
 static __always_inline bool is_full(const struct seq_file *seq)
 {
 	return seq->count + sizeof(struct sh_adoption) >= seq->size;
-}
-
-/* The counters of a policy, which may be gone. */
-static __always_inline struct sh_counters *counters_of(__u32 policy)
-{
-	return bpf_map_lookup_elem(&sh_stats, &policy);
 }
 
 /* Global functions, as fault() is. */
@@ -102,65 +91,6 @@ static __always_inline struct sh_record *begin(struct tcp_sock *tp, const struct
 	rec->effective = rec->app;
 	came(rule->policy);
 	return rec;
-}
-
-/*
- * Whether the user timeout is that of connect(): the application set one while the
- * connection was made, and what the setsockopt program had it set came after what
- * sockops did.
- */
-static __always_inline bool is_connects(const struct sh_record *rec, const struct sh_options *now)
-{
-	return rec->connect_ms && now->user_timeout_ms == sh_connect(rec->override, rec->connect_ms,
-								     rec->app.user_timeout_ms);
-}
-
-/* What is set differs from the record: somebody else set it, and wants it so. */
-static __always_inline bool take_over(struct sh_record *rec, const struct sh_options *now)
-{
-	const struct sh_options *was = &rec->effective;
-	bool same = same_options(was, now);
-
-	if (now->keepalive != was->keepalive) {
-		rec->app.keepalive = now->keepalive;
-		rec->app.asked |= 1 << SH_OPT_KEEPALIVE;
-	}
-	if (now->user_timeout_ms != was->user_timeout_ms && !is_connects(rec, now)) {
-		rec->app.user_timeout_ms = now->user_timeout_ms;
-		rec->app.asked |= 1 << SH_OPT_USER_TIMEOUT;
-	}
-	if (now->idle_s != was->idle_s)
-		rec->app.idle_s = now->idle_s;
-	if (now->interval_s != was->interval_s)
-		rec->app.interval_s = now->interval_s;
-	if (now->count != was->count)
-		rec->app.count = now->count;
-	rec->effective = *now;
-	return !same;
-}
-
-/*
- * Whether the options drifted. A call of the application that is under way has
- * moved the record and not yet the socket.
- */
-__noinline int drifted(struct sh_record *rec, struct sh_options *now)
-{
-	struct sh_counters *c;
-	__u32 since;
-
-	if (!rec || !now)
-		return 0;
-	if (rec->flags & SH_PROVOKED) { /* by a prober that is gone */
-		rec->effective.idle_s = now->idle_s;
-		rec->flags &= ~SH_PROVOKED;
-	}
-	since = (__u32)(bpf_ktime_get_ns() / 1000000) - rec->held_ms;
-	if ((rec->held_ms && since < 1000) || !take_over(rec, now))
-		return 0;
-	c = counters_of(rec->policy);
-	if (c)
-		COUNT(c->drifted, 1);
-	return 1;
 }
 
 /* Writes what the policy wants into the record; returns whether that is new. */
@@ -252,7 +182,7 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 }
 
 /* The record of a connection that a rule names, NULL: no memory for it. */
-static __always_inline struct sh_record *named(struct tcp_sock *tp, struct sh_pass *pass,
+static __always_inline struct sh_record *named(struct tcp_sock *tp, const volatile __u32 *any,
 					       struct sh_record *rec, const struct sh_rule *rule,
 					       __u8 direction, bool ambiguous,
 					       struct sh_adoption *row)
@@ -261,13 +191,14 @@ static __always_inline struct sh_record *named(struct tcp_sock *tp, struct sh_pa
 	row->direction = direction;
 	if (!rec) {
 		rec = begin(tp, rule);
-		row->outcome = untold(pass, SH_ADOPT_ADOPTED);
+		row->outcome = hidden(any, SH_ADOPT_ADOPTED);
 	}
 	if (!rec) {
 		row->outcome = SH_ADOPT_REFUSED;
 		row->refusal = SH_REFUSE_ERROR;
 		return NULL;
 	}
+	row->flags = rec->flags;
 	rec->direction = direction;
 	rec->flags = (rec->flags & ~SH_AMBIGUOUS) | (if_any(ambiguous) & SH_AMBIGUOUS);
 	return rec;
@@ -283,7 +214,7 @@ static __always_inline bool is_judged(const struct sh_pass *pass, const struct s
 }
 
 /* Says in row what a connection with a record is. */
-static __always_inline void has_record(const struct sh_pass *pass, struct sh_record *rec,
+static __always_inline void has_record(const volatile __u32 *any, struct sh_record *rec,
 				       struct sh_adoption *row)
 {
 	if (rec->flags & SH_CONNECTING) { /* sockops did not see it made */
@@ -293,12 +224,15 @@ static __always_inline void has_record(const struct sh_pass *pass, struct sh_rec
 	row->policy = rec->policy;
 	row->direction = rec->direction;
 	row->flags = rec->flags;
-	row->outcome = untold(pass, SH_ADOPT_MANAGED);
+	row->outcome = hidden(any, SH_ADOPT_MANAGED);
 }
 
-/* Sees to one connection. Without an outcome in row there is nothing to tell. */
+/*
+ * Sees to one connection. Without an outcome in row there is nothing to tell. any is what
+ * hidden() takes.
+ */
 static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
-				  struct sh_adoption *row)
+				  const volatile __u32 *any, struct sh_adoption *row)
 {
 	struct sh_record *rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	struct sh_rules *rules = NULL;
@@ -307,7 +241,7 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	__u8 direction = 0, which = 0;
 	void *trie;
 
-	row->refusal = untold(pass, refusal(tp));
+	row->refusal = hidden(any, refusal(tp));
 	if (!pass->leave) {
 		trie = policy_in_force();
 		if (!trie)
@@ -317,14 +251,14 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	if (rules) {
 		which = directions(pass, rec, row);
 		rule = choose(rules, which, row, &direction);
-		direction = untold(pass, direction);
+		direction = hidden(any, direction);
 	}
 	if (rule && !rec && rule->flags & SH_LEAVE_EXISTING)
 		return;
 	if (row->refusal == SH_REFUSE_KERNEL && rule && rule->flags & SH_TAKE_KERNELS)
-		row->refusal = SH_REFUSE_NONE;
+		row->refusal = hidden(any, SH_REFUSE_NONE);
 	if (row->refusal == SH_REFUSE_KERNEL && rec) {
-		row->refusal = SH_REFUSE_NONE;
+		row->refusal = hidden(any, SH_REFUSE_NONE);
 		rule = NULL; /* it was managed: let go of it */
 	}
 	if (row->refusal) {
@@ -336,7 +270,7 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		return;
 	}
 	if (rec) {
-		has_record(pass, rec, row);
+		has_record(any, rec, row);
 		if (is_judged(pass, rec)) {
 			row->wait = SH_WAIT_PROBER;
 			return;
@@ -344,9 +278,9 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 	}
 	/* A copy, all 0 where there is no rule: what follows is looked at once for both. */
 	bpf_probe_read_kernel(&copy, sizeof(copy), rule);
-	has = untold(pass, !!rule);
+	has = hidden(any, !!rule);
 	if (rule)
-		rec = named(tp, pass, rec, rule, direction, which == SH_BOTH, row);
+		rec = named(tp, any, rec, rule, direction, which == SH_BOTH, row);
 	if (rec)
 		treat(tp, pass, rec, &copy, has, row);
 }
@@ -386,7 +320,7 @@ SEC("iter/tcp") int sh_adopt(struct bpf_iter__tcp *ctx)
 	else if (row.state == BPF_TCP_LISTEN)
 		listens(tp, pass, &row);
 	else if (carries_connection(row.state) && !is_full(seq))
-		visit(tp, pass, &row);
+		visit(tp, pass, (__u32 *)&ctx->meta->session_id, &row);
 	row.cookie = sk->__sk_common.skc_cookie.counter;
 	if (row.outcome || is_full(seq))
 		bpf_seq_write(seq, &row, sizeof(row));
