@@ -277,7 +277,9 @@ static __always_inline void visit(struct tcp_sock *tp, struct sh_pass *pass,
 		}
 	}
 	/* A copy, all 0 where there is no rule: what follows is looked at once for both. */
-	bpf_probe_read_kernel(&copy, sizeof(copy), rule);
+	__builtin_memset(&copy, 0, sizeof(copy));
+	if (rule)
+		__builtin_memcpy(&copy, rule, sizeof(copy));
 	has = hidden(any, !!rule);
 	if (rule)
 		rec = named(tp, any, rec, rule, direction, which == SH_BOTH, row);
