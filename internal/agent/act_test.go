@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 	"github.com/sockhealth/sockhealth/internal/verdict"
@@ -84,6 +85,7 @@ func TestHungAsksNobody(t *testing.T) {
 
 // TestDeferredJitter: the turns of many nodes do not keep step.
 func TestDeferredJitter(t *testing.T) {
+	labtest.NoKernel(t)
 	var took [5]time.Duration
 	for i := range took {
 		bubble(t, "node", func(t *testing.T, w *world, a *Agent) {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
@@ -21,6 +22,7 @@ import (
 // goroutine has to end with the agent.
 func bubble(t *testing.T, name string, fn func(t *testing.T, w *world, a *Agent)) {
 	t.Run(name, func(t *testing.T) {
+		labtest.NoKernel(t)
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.agent()

@@ -74,6 +74,15 @@ func NeedModule(t testing.TB, name string) {
 	}
 }
 
+// NoKernel skips a test in which no kernel takes part, such as one whose clock is made
+// up, where tests run for the sake of a kernel (make vm): it passes elsewhere or nowhere.
+func NoKernel(t testing.TB) {
+	t.Helper()
+	if os.Getenv("SOCKHEALTH_VM") != "" {
+		t.Skip("no kernel takes part")
+	}
+}
+
 // NeedIPv6 skips the test where the machine lacks IPv6 on purpose, and fails it
 // where it lacks it otherwise and the test must run.
 func NeedIPv6(t testing.TB) {
