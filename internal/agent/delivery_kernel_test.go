@@ -43,9 +43,10 @@ func TestDelivery(t *testing.T) {
 	}
 	slow, slowPeer := labtest.Pair(t, b.Lab, 0)
 	exchange(t, slow, slowPeer)
+	much := make([]byte, 64<<20) // which a slow machine takes its time for
 	slow.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
-	if n, err := slow.Write(make([]byte, 64<<20)); err == nil {
-		t.Fatalf("%d bytes were taken although nobody reads", n)
+	if n, err := slow.Write(much); n == 0 || err == nil {
+		t.Fatalf("%d bytes were taken although nobody reads, %v", n, err)
 	}
 	r := b.judge(t, report(b.Client, slow, 500*time.Millisecond))
 	wantVerdict(t, r, verdict.AliveSlow, "", agent.ActionNone)
