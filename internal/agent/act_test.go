@@ -122,7 +122,7 @@ func TestSurveyKeepsTo(t *testing.T) {
 	bubble(t, "namespaces", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 6)
 		a.Netns = map[uint32]bool{0: true}
-		if found := a.survey(w.ns, w.now(), FreezeSilent); found.peers != 0 || w.scans != 0 {
+		if found := a.survey(w.ns, w.now(), 0, FreezeSilent); found.peers != 0 || w.scans != 0 {
 			t.Errorf("%+v, %d walks", found, w.scans)
 		}
 	})
@@ -130,7 +130,7 @@ func TestSurveyKeepsTo(t *testing.T) {
 		w.peers(6, 6)
 		w.pol.Peers[0].Probe.Window = time.Minute
 		began := w.now()
-		if a.survey(w.ns, began, FreezeSilent); w.now()-began != askLimit {
+		if a.survey(w.ns, began, 0, FreezeSilent); w.now()-began != askLimit {
 			t.Errorf("it took %v", w.now()-began)
 		}
 		time.Sleep(2 * time.Minute)
@@ -139,7 +139,7 @@ func TestSurveyKeepsTo(t *testing.T) {
 	bubble(t, "places", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 0)
 		a.walks[w.ns.Inode()] = maxWalks
-		if found := a.survey(w.ns, w.now(), FreezeSilent); !found.partial || w.scans != 0 {
+		if found := a.survey(w.ns, w.now(), 0, FreezeSilent); !found.partial || w.scans != 0 {
 			t.Errorf("%+v, %d walks", found, w.scans)
 		}
 	})

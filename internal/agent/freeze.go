@@ -132,12 +132,12 @@ func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}
 	rested := o.rested
 	o.mu.Unlock()
 	a.pause(max(0, rested-a.Now()))
-	found := a.survey(near, since, "")
+	found := a.survey(near, since, since-recently, "")
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.under, o.rested = nil, a.Now()+rest*found.walked
 	o.connected = max(o.connected, found.connected)
-	if found.connected >= since || !a.start(func() { a.thaw(near) }) {
+	if found.connected >= since || !a.start(func() { a.thaw(near, since-recently) }) {
 		a.handles.drop(near)
 		return
 	}
@@ -158,8 +158,9 @@ func (o *outlook) freezes(why Freeze) Freeze {
 }
 
 // thaw ends the freeze as soon as enough of the peers are heard again that there
-// are connections to, those that came meanwhile included.
-func (a *Agent) thaw(near *netns.NS) {
+// are connections to, those that came meanwhile included. recent is as in the survey
+// that began it.
+func (a *Agent) thaw(near *netns.NS, recent time.Duration) {
 	defer a.handles.drop(near)
 	pause, why := thawPause, a.outlook.freezes(FreezeUnseen)
 	for since := a.Now(); ; {
@@ -168,7 +169,7 @@ func (a *Agent) thaw(near *netns.NS) {
 			return
 		}
 		began := a.Now()
-		found := a.survey(near, since, why)
+		found := a.survey(near, since, recent, why)
 		if found.connected >= since && a.ctx.Err() == nil {
 			o := &a.outlook
 			o.mu.Lock()
@@ -210,18 +211,16 @@ func (s *surveyed) well() string {
 
 // survey finds out whether this node reaches its peers: it walks once over the
 // connections of all namespaces, and asks those peers of which the kernel has heard
-// nothing since that moment, until there are enough. Peers that were not heard for long
-// before it are left out, but not where closing is frozen. Where too few peers are there
-// to tell, or the kernel cannot walk, the node is well; but not where there may be more
-// than could be looked at. frozen is why closing is: of most peers that were silent one
-// that is left will do to say that it is still so.
-func (a *Agent) survey(near *netns.NS, since time.Duration, frozen Freeze) surveyed {
-	recent, least := since-recently, verdict.LeastPeers
-	if frozen != "" {
-		recent = 0
-	}
-	if frozen == FreezeSilent {
-		least = 1
+// nothing since that moment, until there are enough. Peers that were not heard since
+// recent are left out, which is recently before a judgement. Where too few peers are
+// there to tell, or the kernel cannot walk, the node is well; but not where there may be
+// more than could be looked at. frozen is why closing is: where most peers were silent,
+// all count, and of them one that is left will do to say that it is still so; where
+// nobody knows, it is as at first.
+func (a *Agent) survey(near *netns.NS, since, recent time.Duration, frozen Freeze) surveyed {
+	least, strict := verdict.LeastPeers, frozen == FreezeSilent
+	if strict {
+		recent, least = 0, 1
 	}
 	spaces := []*netns.NS{near}
 	if a.Namespaces != nil {
@@ -259,7 +258,7 @@ func (a *Agent) survey(near *netns.NS, since time.Duration, frozen Freeze) surve
 	}
 	enough := func(list []*voice) bool { return connected(list) >= since }
 	if !enough(list) {
-		list = a.ask(list, since, frozen != "", enough)
+		list = a.ask(list, since, strict, enough)
 	}
 	found.connected, found.peers, found.heard = connected(list), len(list), heardSince(list, since)
 	return found
@@ -303,9 +302,9 @@ func (a *Agent) hear(ns *netns.NS, all *voices, found *surveyed) error {
 
 // ask asks the peers that were not heard since a moment, each on a connection that
 // there is, until enough of them were, or all have had their window. It returns
-// those of whom it is known; where closing is frozen, whoever gave no answer, for
-// whatever reason, was not heard.
-func (a *Agent) ask(list []*voice, since time.Duration, frozen bool, enough func([]*voice) bool) []*voice {
+// those of whom it is known; strict: whoever gave no answer, for whatever reason, was
+// not heard.
+func (a *Agent) ask(list []*voice, since time.Duration, strict bool, enough func([]*voice) bool) []*voice {
 	answers := make(chan answer, len(list))
 	asked := 0
 	list = slices.DeleteFunc(list, func(one *voice) bool {
@@ -325,7 +324,7 @@ func (a *Agent) ask(list []*voice, since time.Duration, frozen bool, enough func
 		select {
 		case got := <-answers:
 			got.of.heard = max(got.of.heard, got.heard)
-			if !got.known && !frozen {
+			if !got.known && !strict {
 				list = slices.DeleteFunc(list, func(one *voice) bool { return one == got.of })
 			}
 		case <-limit.C:

@@ -258,7 +258,7 @@ func TestVoices(t *testing.T) {
 		const peers, rounds = 1000, 200
 		met := make(map[netip.Addr]int)
 		for range rounds {
-			found := a.survey(w.ns, w.now(), FreezeSilent)
+			found := a.survey(w.ns, w.now(), 0, FreezeSilent)
 			if found.peers != 0 {
 				t.Fatalf("%+v of an empty world", found)
 			}

@@ -81,27 +81,49 @@ func TestFreezePartial(t *testing.T) {
 			v := &partly{world: w}
 			a.Sockets, a.Namespaces = v, v
 			since := w.now()
-			if found := a.survey(w.ns, since, ""); !found.partial || found.peers != 3 || (found.connected >= since) != well {
+			if found := a.survey(w.ns, since, since-recently, ""); !found.partial || found.peers != 3 || (found.connected >= since) != well {
 				t.Errorf("since %v: %+v", since, found)
 			}
 		})
 	}
 }
 
-// TestFreezeUnseenEnds: once all can be looked at it is as if nothing had been: too few
-// peers to tell are not this node, and where most are silent that is what is told.
+// TestFreezeUnseenEnds: once all can be looked at it is as if nothing had been, however
+// long that took: too few peers to tell are not this node, nor are those that were
+// silent for long when it began, or of whom nothing can be known; and where most fell
+// silent that is what is told.
 func TestFreezeUnseenEnds(t *testing.T) {
-	for dead, frozen := range map[int]bool{3: false, 6: true} {
-		bubble(t, fmt.Sprintf("%d dead", dead), func(t *testing.T, w *world, a *Agent) {
-			w.peers(dead, dead)
+	const soon, late = 10 * time.Second, 5 * time.Minute
+	long := func(s *fakeSocket) { s.heard -= 3 * time.Minute }
+	for _, test := range []struct {
+		name        string
+		peers, dead int
+		stuck       time.Duration // how long no walk comes through
+		others      func(s *fakeSocket)
+		want        Freeze
+	}{
+		{"three dead", 3, 3, soon, nil, ""},
+		{"six dead", 6, 6, soon, nil, FreezeSilent},
+		{"six dead, stuck for long", 6, 6, late, nil, FreezeSilent},
+		{"those that died long before do not count", 7, 6, soon, long, ""},
+		{"nor do they after long", 7, 6, late, long, ""},
+		{"those that cannot be asked do not count", 8, 8, soon, func(s *fakeSocket) { s.snap.MPTCP = true }, ""},
+		{"nor those that were asked and nothing came of it", 8, 8, soon, func(s *fakeSocket) { s.snap.Options.KeepAlive = false }, ""},
+	} {
+		bubble(t, test.name, func(t *testing.T, w *world, a *Agent) {
+			w.peers(test.peers, test.dead)
+			for c := uint64(3); test.others != nil && c <= uint64(test.dead); c++ {
+				test.others(w.sockets[c])
+			}
 			w.scanErr = errors.New("stuck")
 			wantWhy(t, a, w.reported(t, a, 1), FreezeUnseen)
+			time.Sleep(test.stuck)
 			w.mu.Lock()
 			w.scanErr = nil
 			w.mu.Unlock()
 			time.Sleep(30 * time.Second)
-			if results := w.reported(t, a, 2); frozen {
-				wantWhy(t, a, results, FreezeSilent)
+			if results := w.reported(t, a, 2); test.want != "" {
+				wantWhy(t, a, results, test.want)
 			} else {
 				wantAll(t, results, ActionClosed)
 			}
