@@ -17,23 +17,36 @@ import (
 // answer. That must not be the last attempt: the outage may be over by then, and
 // nobody asks again.
 
-// limitTick is the longest tick of a kernel: the peer measures in its own.
-const limitTick = 10 * time.Millisecond
+const (
+	// limitTick is the longest tick of a kernel: the peer measures in its own.
+	limitTick = 10 * time.Millisecond
+	// apart is the distance of two questions of which the second is owed an answer.
+	apart = policy.MinSpacing + limitTick
+	// owedLimit is how long the last attempt waits at most. When it was due the peer's
+	// limit was over apart later; the rest is for who asks meanwhile, in vain again. But
+	// window probes that a queue of this host has no room for come every 500 ms for as
+	// long as it has none, and no peer hears them.
+	owedLimit = 2 * apart
+)
 
-// seen notes when the kernel was seen to have asked without data. What comes sooner
-// after an attempt than the peer's limit takes no answer from the next one.
+// seen notes when the kernel was seen to have asked without data, by itself or because
+// it was provoked. Whether that cost the peer's answer nobody knows: what was asked right
+// before it may have been refused one, or was lost on its way.
 func (p *probing) seen(s *conn.Snapshot) {
-	if s.ProbesOut > p.last.ProbesOut && s.Taken > p.tried+policy.MinSpacing-limitTick {
+	if s.ProbesOut > p.last.ProbesOut {
 		p.bare = s.Taken
 	}
 }
 
 // owed waits until the peer owes an answer to the last attempt.
 func (p *probing) owed(ctx context.Context) (found, settled bool) {
-	const apart = policy.MinSpacing + limitTick
-	found = true
-	for found && !settled && !p.absence.found && p.bare > 0 && p.agent.Now() < p.bare+apart {
-		found, settled = p.wait(ctx, p.bare+apart-p.agent.Now())
+	over := p.agent.Now() + owedLimit
+	for found = true; found && !settled && !p.absence.found && p.bare > 0; {
+		left := min(p.bare+apart, over) - p.agent.Now()
+		if left <= 0 {
+			break
+		}
+		found, settled = p.wait(ctx, left)
 	}
 	return found, settled
 }

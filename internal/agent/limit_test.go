@@ -17,12 +17,15 @@ type limited struct {
 	w        *world
 	heals    time.Duration
 	answered time.Duration // last
+	loses    time.Duration // until then what the agent asks is lost on its way
+	full     bool          // what the kernel asks by itself stays on its host
+	byItself bool          // the kernel asks now
 }
 
 // asked reports whether an answer to what is asked now arrives.
 func (l *limited) asked() bool {
 	now := l.w.now()
-	if l.answered != 0 && now-l.answered < policy.MinSpacing {
+	if l.byItself && l.full || !l.byItself && now < l.loses || l.answered != 0 && now-l.answered < policy.MinSpacing {
 		return false
 	}
 	l.answered = now
@@ -34,7 +37,9 @@ func (l *limited) own(s *fakeSocket, after, again time.Duration) {
 	time.AfterFunc(after, func() {
 		l.w.mu.Lock()
 		defer l.w.mu.Unlock()
+		l.byItself = true
 		l.w.ask(s, true)
+		l.byItself = false
 		if s.snap.ProbesOut < 20 {
 			l.own(s, again, again)
 		}
@@ -47,18 +52,27 @@ func (l *limited) own(s *fakeSocket, after, again time.Duration) {
 func TestAnswerLimit(t *testing.T) {
 	const step = 50 * time.Millisecond
 	short := policy.Probe{Window: 1500 * time.Millisecond, Attempts: 3}
+	two := policy.Probe{Window: 1050 * time.Millisecond, Attempts: 2}
+	const once = 700 * time.Millisecond // half a second, and a look
+	shut := func(s *fakeSocket, _ time.Duration) { s.snap.WriteSeq = 7 }
+	young := func(s *fakeSocket, at time.Duration) { s.heard += 10*time.Second - at }
 	for _, k := range []struct {
 		name  string
 		probe policy.Probe
 		again time.Duration // what the kernel asks by itself; 0: nothing
 		late  time.Duration // what a close may come after the window
 		made  func(s *fakeSocket, at time.Duration)
+		is    limited
 	}{
-		{"window probes", short, 1300 * time.Millisecond, 700 * time.Millisecond, func(s *fakeSocket, _ time.Duration) { s.snap.WriteSeq = 7 }},
-		{"keepalives, none provoked", short, time.Second, 1100 * time.Millisecond, func(s *fakeSocket, _ time.Duration) { s.attempts = 0 }},
-		{"provoked, to leave later", short, 0, 0, func(s *fakeSocket, at time.Duration) { s.heard += 10*time.Second - at }},
-		{"provoked, to leave later, two", policy.Probe{Window: time.Second, Attempts: 2}, 0, 700 * time.Millisecond, func(s *fakeSocket, at time.Duration) { s.heard += 10*time.Second - at }},
-		{"window probes, far apart", policy.Probe{Window: 3 * time.Second, Attempts: 2}, 1300 * time.Millisecond, 700 * time.Millisecond, func(s *fakeSocket, _ time.Duration) { s.snap.WriteSeq = 7 }},
+		{"window probes", short, 1300 * time.Millisecond, once, shut, limited{}},
+		{"window probes, 800 ms apart", two, 800 * time.Millisecond, once, shut, limited{}},
+		{"window probes, 700 ms apart", two, 700 * time.Millisecond, once, shut, limited{}},
+		{"window probes, and attempts are lost", short, 1300 * time.Millisecond, once, shut, limited{loses: time.Second}},
+		{"window probes that have no room", short, 500 * time.Millisecond, owedLimit, shut, limited{full: true}},
+		{"keepalives, none provoked", short, time.Second, 1100 * time.Millisecond, func(s *fakeSocket, _ time.Duration) { s.attempts = 0 }, limited{}},
+		{"provoked, to leave later", short, 0, once, young, limited{}},
+		{"provoked, to leave later, two", two, 0, once, young, limited{}},
+		{"window probes, far apart", policy.Probe{Window: 3 * time.Second, Attempts: 2}, 1300 * time.Millisecond, once, shut, limited{}},
 	} {
 		_, spacing := k.probe.Schedule(0)
 		last := time.Duration(k.probe.Attempts-1) * spacing
@@ -69,13 +83,17 @@ func TestAnswerLimit(t *testing.T) {
 				}
 				bubble(t, fmt.Sprintf("%s, %v, over after %v", k.name, at, heals), func(t *testing.T, w *world, a *Agent) {
 					w.pol.Peers[0].Probe, w.backedOff = k.probe, true
-					peer := &limited{w: w, heals: w.now() + heals}
+					peer := &limited{w: w, heals: w.now() + heals, loses: w.now() + k.is.loses, full: k.is.full}
 					id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
 					s := w.sockets[1]
 					k.made(s, at)
 					if k.again > 0 {
 						w.provokeErr = loader.ErrUnsupported
-						peer.own(s, at+time.Millisecond, k.again)
+						first := at%k.again + time.Millisecond
+						if s.snap.ProbesOut = 1; !k.is.full {
+							peer.answered = w.now() + first - k.again // what it asked before the report
+						}
+						peer.own(s, first, k.again)
 					}
 					r := judgeOne(t, a, w.report(id, 0))
 					if heals <= last && (r.Verdict != verdict.AliveSlow || w.destroyed() != 0) {
@@ -89,6 +107,19 @@ func TestAnswerLimit(t *testing.T) {
 			}
 		}
 	}
+	bubble(t, "over while the last attempt waits, and the kernel asks again", func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].Probe, w.backedOff, w.provokeErr = short, true, loader.ErrUnsupported
+		_, spacing := short.Schedule(0)
+		due := 2 * spacing
+		peer := &limited{w: w, heals: w.now() + due + 260*time.Millisecond, loses: w.now() + due}
+		id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
+		shut(w.sockets[1], 0)
+		peer.own(w.sockets[1], due-300*time.Millisecond, 530*time.Millisecond)
+		time.AfterFunc(due+250*time.Millisecond, func() { peer.full = true }) // it asks no more
+		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
+			t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
+		}
+	})
 	bubble(t, "one attempt, and a keepalive right before the report", func(t *testing.T, w *world, a *Agent) {
 		w.pol.Peers[0].Probe = policy.Probe{Window: time.Second, Attempts: 1}
 		peer := &limited{w: w, answered: w.now()}

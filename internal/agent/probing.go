@@ -27,8 +27,7 @@ type probing struct {
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	looked   bool          // it is being found out whether other peers are heard
-	tried    time.Duration // when the last attempt began
-	bare     time.Duration // when the peer was last asked between attempts; 0: never
+	bare     time.Duration // when the kernel was last seen to have asked; 0: never
 	probe    verdict.Probe
 	absence  absence
 }
@@ -161,7 +160,6 @@ func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
 // last attempt, by a segment of ours, too: the kernel does not tell why a
 // keepalive did not leave.
 func (p *probing) attempt(last bool) {
-	p.tried = p.agent.Now()
 	provoked := p.provoke()
 	if provoked && p.last.PacketAge > keepaliveAge && !last {
 		return

@@ -50,8 +50,8 @@ func zeroWindow(p *play) {
 }
 
 // owing is how long the last attempt may wait for the peer's limit on answers, where the
-// kernel has probed the window shortly before.
-const owing = policy.MinSpacing + 10*time.Millisecond
+// kernel has probed the window shortly before, and once more meanwhile.
+const owing = 2 * (policy.MinSpacing + 10*time.Millisecond)
 
 // zeroWindowDies: the user timeout counts from the last packet, and the window is a little
 // shorter.
