@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -125,6 +126,8 @@ type Agent struct {
 	turns   chan struct{} // a place for each look
 	sends   chan struct{} // a place for each send
 	legs    chan struct{} // a place for each question who answers for a peer
+	// complained is when the log was last told that one failed; 0: never.
+	complained atomic.Int64
 
 	// mu guards what is under way. It is taken last: whoever holds queue.mu or
 	// outlook.mu may take it (to start, stay or leave), and who holds it takes none of

@@ -21,6 +21,9 @@ const (
 	// there for a moment, a question for longer, so that neither looks nor sends wait
 	// behind questions.
 	maxTracks = 32
+	// complainEvery is the least time between two lines that say that it could not be asked
+	// who answers.
+	complainEvery = time.Minute
 )
 
 // bounded runs fn, which may be held up by a socket that an application keeps
@@ -116,16 +119,23 @@ func (a *Agent) lookOnce(ns *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	return a.Sockets.Again(ns, id)
 }
 
-// localLeg reports whether a proxy on this host answers for the peer, as far as
-// that can be found out.
-func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) bool {
+// localLeg reports whether a proxy on this host answers for the peer; unknown: that
+// could not be found out. The log tells of it once in complainEvery: the verdicts say it
+// each time, and what holds up conntrack concerns them all.
+func (a *Agent) localLeg(ns *netns.NS, s *conn.Snapshot) (local, unknown bool) {
 	a.legs <- struct{}{}
 	defer func() { <-a.legs }()
 	local, err := a.Sockets.LocalLeg(ns, s)
-	if err != nil {
-		a.Log.Warn("ask who answers for the peer", "socket", s.ID.String(), "err", err)
+	if err == nil {
+		return local, false
 	}
-	return local
+	now := int64(a.Now())
+	if last := a.complained.Load(); last == 0 || now-last >= int64(complainEvery) {
+		if a.complained.CompareAndSwap(last, now) {
+			a.Log.Warn("ask who answers for the peer", "socket", s.ID.String(), "err", err)
+		}
+	}
+	return false, true
 }
 
 // send sends one segment, when it is its turn.

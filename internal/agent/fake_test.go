@@ -35,9 +35,11 @@ type world struct {
 	sent     int
 	sendErr  error
 	// astray: what is known of the way of segments of ours that are lost on another
-	// than the connection's; leg: a proxy on this host answers for the peer.
+	// than the connection's; leg: a proxy on this host answers for the peer,
+	// legErr: nobody knows.
 	astray    *prober.Sent
 	leg       bool
+	legErr    error
 	held      chan struct{} // unless nil, what asks conntrack waits for it to close
 	legs      int           // times asked
 	backedOff bool          // no retransmission is due for long
@@ -234,7 +236,7 @@ func (w *world) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.legs++
-	return w.leg, nil
+	return w.leg, w.legErr
 }
 
 func (w *world) track() {

@@ -31,7 +31,9 @@ func (a *Agent) later(w *weighing) {
 	if w.in.SilentLimit == 0 || w.call.reporter != reporterCall || !w.call.one || w.j == nil {
 		return
 	}
-	switch verdict.Decide(w.in).Word {
+	in := w.in
+	in.Probe.LegUnknown = false // it may be known by then
+	switch verdict.Decide(in).Word {
 	case verdict.AliveSlow, verdict.AliveHung:
 	default:
 		return // answered, or beyond asking
@@ -120,7 +122,7 @@ func (a *Agent) atLimit(ns *netns.NS, id conn.ID, c *call, at time.Duration) boo
 			}
 			return false
 		}
-		if !left(r.Verdict, r.Action) {
+		if !left(r.Verdict, r.Action) && r.Reason != verdict.ReasonLegUnknown {
 			return r.Action != ActionClosed
 		}
 		at = a.Now() + onceMore

@@ -188,6 +188,34 @@ func TestLocalProxy(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	})
+	bubble(t, "answers, and nobody can tell who it was", func(t *testing.T, w *world, a *Agent) {
+		var log bytes.Buffer
+		a.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.leg, w.legErr = false, errors.New("conntrack is held up")
+		w.app = func() prober.AppOutcome { return prober.AppSilent }
+		w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
+		w.pol.Peers[0].AppProbe = &policy.AppProbe{CloseHung: true}
+		id := w.add(1, 10*time.Second, answers)
+		for range 3 {
+			r := judgeOne(t, a, w.report(id, 20*time.Second))
+			if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonLegUnknown || r.Action != ActionNone {
+				t.Errorf("result %+v", r)
+			}
+		}
+		time.Sleep(complainEvery / 2) // asked about again and again
+		if w.mu.Lock(); w.destroys != 0 || w.asked != 0 {
+			t.Errorf("%d destroyed, application asked %d times", w.destroys, w.asked)
+		}
+		w.legErr = nil
+		w.mu.Unlock()
+		if n := strings.Count(log.String(), "held up"); n != 1 {
+			t.Errorf("told %d times in %s", n, &log)
+		}
+		time.Sleep(2 * onceMore)
+		if w.destroyed() != 1 { // it is known now, and the limit has passed
+			t.Errorf("%d destroyed", w.destroyed())
+		}
+	})
 	bubble(t, "silent", func(t *testing.T, w *world, a *Agent) {
 		w.leg = true
 		r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 2*time.Second))

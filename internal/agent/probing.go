@@ -142,7 +142,9 @@ func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
 			advanced(p.first.ProbesOut, p.last.ProbesOut) +
 			advanced(p.first.Retransmits, p.last.Retransmits)
 	}
-	p.probe.LocalLeg = found && p.answered() && p.agent.localLeg(p.j.ns, &p.last)
+	if found && p.answered() {
+		p.probe.LocalLeg, p.probe.LegUnknown = p.agent.localLeg(p.j.ns, &p.last)
+	}
 	p.agent.stats.probed(p.kinds, p.answered())
 	if !found {
 		return verdict.Look{}, p.probe

@@ -39,11 +39,12 @@ type Asked struct {
 	NoRoute bool `json:"no_route,omitempty"`
 	// LinkDown is why there was no route.
 	LinkDown bool `json:"link_down,omitempty"`
-	// Multipath, Apart and LocalLeg are as in Probe.
-	Multipath bool  `json:"multipath,omitempty"`
-	Apart     bool  `json:"apart,omitempty"`
-	LocalLeg  bool  `json:"local_leg,omitempty"`
-	WindowNS  int64 `json:"window_ns"`
+	// Multipath, Apart, LocalLeg and LegUnknown are as in Probe.
+	Multipath  bool  `json:"multipath,omitempty"`
+	Apart      bool  `json:"apart,omitempty"`
+	LocalLeg   bool  `json:"local_leg,omitempty"`
+	LegUnknown bool  `json:"leg_unknown,omitempty"`
+	WindowNS   int64 `json:"window_ns"`
 }
 
 // Sight is a Look.
@@ -104,7 +105,7 @@ func (in Input) Basis(report time.Duration) *Basis {
 		after := sight(&in.After, base, report)
 		b.After = &after
 		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
-			Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, WindowNS: int64(p.Window)}
+			Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown, WindowNS: int64(p.Window)}
 	}
 	return b
 }
@@ -150,7 +151,8 @@ func (b *Basis) Input() (Input, error) {
 	p := b.Probe
 	in.Probe = Probe{
 		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
-		Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, Window: time.Duration(p.WindowNS),
+		Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown,
+		Window: time.Duration(p.WindowNS),
 	}
 	if b.After == nil {
 		return Input{}, fmt.Errorf("read last look: it is missing beside the probe")

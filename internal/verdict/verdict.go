@@ -52,6 +52,7 @@ const (
 	ReasonRepair       = "repair"        // unknown: being checkpointed
 	ReasonProbeBlocked = "probe_blocked" // unknown: this host refused to send our segment
 	ReasonLocalLeg     = "local_leg"     // unknown: a proxy on this host answers for the peer
+	ReasonLegUnknown   = "leg_unknown"   // unknown: answered, and whether by a proxy on this host could not be asked
 	ReasonMultipath    = "multipath"     // unknown: the route has several next hops, and ours may not be the connection's
 	ReasonUnconfirmed  = "unconfirmed"   // unknown: segments of ours stayed unanswered, and none, or too few, of the connection's own
 	ReasonLocked       = "locked"        // unknown or alive_slow: its application holds the socket's lock
@@ -138,8 +139,9 @@ type Probe struct {
 	// connection's. Apart: they may for another reason have been treated otherwise
 	// than its own. They are not among those that Sent counts.
 	Multipath, Apart bool
-	// LocalLeg: what answered is a proxy on this host.
-	LocalLeg bool
+	// LocalLeg: what answered is a proxy on this host. LegUnknown: perhaps, nobody could
+	// tell.
+	LocalLeg, LegUnknown bool
 	// Window is the effective window.
 	Window time.Duration
 }
@@ -243,6 +245,8 @@ func last(in Input) Verdict {
 	case heard && in.Probe.LocalLeg && after.PayloadReceived() == before.PayloadReceived():
 		// An answer of the proxy's is no sign of life; what it passes on is.
 		return Verdict{Word: Unknown, Reason: ReasonLocalLeg}
+	case heard && in.Probe.LegUnknown && after.PayloadReceived() == before.PayloadReceived():
+		return Verdict{Word: Unknown, Reason: ReasonLegUnknown}
 	case payload && heard:
 		return Verdict{Word: Alive}
 	case heard:

@@ -73,6 +73,9 @@ func TestFirstLook(t *testing.T) {
 // viaProxy is asked, on a connection that a proxy of this host has taken.
 var viaProxy = Probe{Done: true, Sent: 5, Wanted: 5, Window: 3 * time.Second, LocalLeg: true}
 
+// perhapsProxy is asked, on one of which nobody knows whether a proxy has taken it.
+var perhapsProxy = Probe{Done: true, Sent: 5, Wanted: 5, Window: 3 * time.Second, LegUnknown: true}
+
 func TestAfterProbe(t *testing.T) {
 	before := look(now, 90*time.Second, 95*time.Second)
 	silent := with(look(end, 90*time.Second, 95*time.Second), func(s *conn.Snapshot) { s.ProbesOut = 5 })
@@ -113,6 +116,8 @@ func TestAfterProbe(t *testing.T) {
 		{"ours may have been treated otherwise, the kernel's own were lost as well", silent, Probe{Done: true, Wanted: 5, Sent: 5, Apart: true}, Verdict{Word: DeadPath, Close: true}},
 		{"ours may have gone astray, yet heard", look(end, 90*time.Second, 104*time.Second), Probe{Done: true, Wanted: 5, Multipath: true}, Verdict{Word: AliveSlow}},
 		{"a proxy on this host answered", look(end, 90*time.Second, 104*time.Second), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
+		{"perhaps a proxy on this host answered", look(end, 90*time.Second, 104*time.Second), perhapsProxy, Verdict{Word: Unknown, Reason: ReasonLegUnknown}},
+		{"perhaps one passed payload on", with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ }), perhapsProxy, Verdict{Word: Alive}},
 		{"a proxy on this host took more of the upload", with(silent, func(s *conn.Snapshot) { s.BytesAcked++ }), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
 		{"a proxy on this host answered, payload came before", look(end, 101*time.Second, 104*time.Second), viaProxy, Verdict{Word: Unknown, Reason: ReasonLocalLeg}},
 		{"a proxy on this host passed payload on", with(look(end, 104*time.Second, 104*time.Second), func(s *conn.Snapshot) { s.BytesReceived++ }), viaProxy, Verdict{Word: Alive}},
@@ -180,6 +185,9 @@ func TestApplication(t *testing.T) {
 		{"within the silent limit", func(in *Input) { in.SilentLimit = 5001 * time.Millisecond }, Verdict{Word: AliveSlow}},
 		{"past the silent limit", func(in *Input) { in.SilentLimit = 5 * time.Second },
 			Verdict{Word: AliveSlow, Reason: ReasonSilentLimit, Close: true}},
+		{"hung, past the silent limit, and perhaps a proxy answered", func(in *Input) {
+			in.App, in.CloseHung, in.SilentLimit, in.Probe.LegUnknown = AppSilent, true, time.Second, true
+		}, Verdict{Word: Unknown, Reason: ReasonLegUnknown}},
 		{"hung, past the silent limit", func(in *Input) { in.App, in.SilentLimit = AppSilent, time.Second },
 			Verdict{Word: AliveHung, Reason: ReasonSilentLimit, Close: true}},
 	} {
