@@ -53,10 +53,13 @@ type call struct {
 // condemns it, closed. Where the caller holds no such socket the verdict is
 // Gone, and a socket that is not the caller's to hear of counts as none. A
 // report that names a peer alone gets a result for each of the caller's sockets
-// to it, none where there is none. It blocks up to the probe window (before Linux
-// 5.15 up to some 12 s more, see probing.confirm), which may begin anew twice
-// (maxWindows), the time of an application probe, and before a close that of a survey
-// with the rest before it (askLimit, walkLimit, rest); when ctx ends first the judgement goes on and its verdict is logged.
+// to it, none where there is none. It blocks up to the probe window with what the last
+// attempt may wait for before (owedLimit; before Linux 5.15 up to some 12 s more, see
+// probing.confirm), which may begin anew twice (maxWindows); where something answered,
+// until it is known who (Sockets.LocalLeg: 5 s while conntrack is held up, and for a
+// place), and the time of an application probe; and before a close that of a survey with
+// the rest before it (askLimit, walkLimit, rest). When ctx ends first the judgement goes
+// on and its verdict is logged.
 //
 // Errors wrap ErrForbidden, ErrBusy or ErrStopped, or come from the kernel.
 func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
