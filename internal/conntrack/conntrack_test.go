@@ -60,3 +60,42 @@ func TestHeldUp(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestBusyMachine: a thread that waits for a processor is not conntrack that is held up,
+// but one that waits for a place is.
+func TestBusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Second
+		tr := New(limit)
+		tr.enter = func(_ *netns.NS, fn func() error) error {
+			time.Sleep(3 * limit)
+			return fn()
+		}
+		tr.exchange = func(question []byte) ([]byte, error) {
+			time.Sleep(limit / 2)
+			return question, nil
+		}
+		if got, err := tr.bounded(nil, []byte("?")); err != nil || string(got) != "?" {
+			t.Errorf("%q, %v", got, err)
+		}
+		tr.enter = func(_ *netns.NS, fn func() error) error { return fn() }
+		for range places {
+			go tr.bounded(nil, nil)
+		}
+		synctest.Wait()
+		began := time.Now() // no place is left for half of the limit
+		tr.exchange = func(question []byte) ([]byte, error) {
+			time.Sleep(limit)
+			return question, nil
+		}
+		if _, err := tr.bounded(nil, nil); !errors.Is(err, ErrHeldUp) || time.Since(began) != limit {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		time.Sleep(limit)
+		gone := errors.New("no such namespace")
+		tr.enter = func(*netns.NS, func() error) error { return gone }
+		if _, err := tr.bounded(nil, nil); !errors.Is(err, gone) {
+			t.Errorf("%v, want %v", err, gone)
+		}
+	})
+}
