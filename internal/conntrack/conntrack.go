@@ -41,7 +41,7 @@ type Tracker struct {
 
 // New returns a Tracker that waits no longer than limit for an answer, which takes
 // microseconds where nobody holds it up. What a busy machine takes to run the thread that
-// asks does not count: that says nothing of conntrack.
+// asks does not count where a place is free: that says nothing of conntrack.
 func New(limit time.Duration) *Tracker {
 	return &Tracker{limit: limit, enter: (*netns.NS).Do, exchange: exchange, places: make(chan struct{}, places)}
 }
@@ -84,14 +84,18 @@ func (t *Tracker) bounded(ns *netns.NS, question []byte) (answer []byte, err err
 	if t.abandoned.Load() == places {
 		return nil, ErrHeldUp
 	}
-	began, timer := time.Now(), time.NewTimer(t.limit)
+	timer, waited := time.NewTimer(t.limit), false
 	defer timer.Stop()
 	select {
 	case t.places <- struct{}{}:
-	case <-timer.C:
-		return nil, ErrHeldUp
+	default:
+		waited = true
+		select {
+		case t.places <- struct{}{}:
+		case <-timer.C:
+			return nil, ErrHeldUp
+		}
 	}
-	left := t.limit - time.Since(began)
 	runs, done := make(chan struct{}), make(chan struct{})
 	var got []byte
 	var failed error
@@ -108,7 +112,9 @@ func (t *Tracker) bounded(ns *netns.NS, question []byte) (answer []byte, err err
 	case <-runs:
 	case <-done: // it did not get there
 	}
-	timer.Reset(left)
+	if !waited { // for those before it, who have shown how long that takes
+		timer.Reset(t.limit)
+	}
 	select {
 	case <-done:
 		return got, failed
