@@ -38,6 +38,14 @@ func (p *probing) seen(s *conn.Snapshot) {
 	}
 }
 
+// spares reports whether no keepalive is to be provoked before the last attempt: it leaves
+// when a second has passed since the last packet, and that would be so shortly before the
+// last one that this would have to wait for the peer's limit.
+func (p *probing) spares() bool {
+	leaves := p.last.Taken - p.last.PacketAge + keepaliveAge
+	return leaves > p.agent.Now() && leaves+apart > p.lastDue
+}
+
 // owed waits until the peer owes an answer to the last attempt.
 func (p *probing) owed(ctx context.Context) (found, settled bool) {
 	over := p.agent.Now() + owedLimit

@@ -27,6 +27,7 @@ type probing struct {
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
 	looked   bool          // it is being found out whether other peers are heard
+	lastDue  time.Duration // when the last attempt is
 	bare     time.Duration // when the kernel was last seen to have asked; 0: never
 	probe    verdict.Probe
 	absence  absence
@@ -67,6 +68,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 	window, spacing := want.Schedule(p.last.SRTT)
 	p.probe = verdict.Probe{Done: true, Wanted: want.Attempts, Window: window}
 	began, answer := p.agent.Now(), window-time.Duration(want.Attempts-1)*spacing
+	p.lastDue = began + time.Duration(want.Attempts-1)*spacing
 	closest := policy.MinSpacing + (spacing-policy.MinSpacing)/2
 	if p.last.PacketAge < settle {
 		p.agent.pause(settle)
@@ -158,11 +160,11 @@ func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
 
 // attempt asks the peer once. Nothing in flight: by the kernel's own keepalive,
 // which takes the connection's way by itself; it comes when the connection has
-// been silent for a second. In flight, before that second is over, and in the
-// last attempt, by a segment of ours, too: the kernel does not tell why a
-// keepalive did not leave.
+// been silent for a second, and none is asked for where that is at the wrong time
+// (limit.go). In flight, before that second is over, and in the last attempt, by a
+// segment of ours, too: the kernel does not tell why a keepalive did not leave.
 func (p *probing) attempt(last bool) {
-	provoked := p.provoke()
+	provoked := (last || !p.spares()) && p.provoke()
 	if provoked && p.last.PacketAge > keepaliveAge && !last {
 		return
 	}
