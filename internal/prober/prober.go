@@ -38,10 +38,10 @@ type Prober struct {
 	tracker     *conntrack.Tracker
 }
 
-// trackLimit is how long a probe waits for conntrack, less than half of the least time
+// trackLimit is how long a probe waits for conntrack, no longer than the least time
 // between two attempts. Without the answer it leaves all the same, on a way that is not
 // certain.
-const trackLimit = 200 * time.Millisecond
+const trackLimit = 500 * time.Millisecond
 
 // New returns a Prober for this kernel.
 func New() *Prober {
