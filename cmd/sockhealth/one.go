@@ -19,7 +19,7 @@ import (
 
 // Explain implements api.Admin.
 func (a *admin) Explain(ctx context.Context, id conn.ID) (x api.Explanation, err error) {
-	err = a.one(id, func(ns *netns.NS, s *conn.Snapshot) error {
+	err = a.one(ctx, id, func(ns *netns.NS, s *conn.Snapshot) error {
 		x = a.explain(ctx, ns, s)
 		return nil
 	})
@@ -28,7 +28,7 @@ func (a *admin) Explain(ctx context.Context, id conn.ID) (x api.Explanation, err
 
 // Probe implements api.Admin.
 func (a *admin) Probe(ctx context.Context, id conn.ID) (r agent.Result, err error) {
-	err = a.one(id, func(ns *netns.NS, s *conn.Snapshot) error {
+	err = a.one(ctx, id, func(ns *netns.NS, s *conn.Snapshot) error {
 		r, err = a.agent.Probe(ctx, ns, *s)
 		return err
 	})
@@ -60,7 +60,7 @@ func (a *admin) explain(ctx context.Context, ns *netns.NS, s *conn.Snapshot) api
 }
 
 // one calls fn with a look at the one socket that is all that the ID says.
-func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error {
+func (a *admin) one(ctx context.Context, id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error {
 	a.meet(id.Netns)
 	spaces, release, err := a.covered()
 	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
@@ -83,7 +83,7 @@ func (a *admin) one(id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error 
 	}
 	switch len(found) {
 	case 0:
-		return a.none(spaces, id)
+		return a.none(ctx, spaces, id)
 	case 1:
 		return fn(in, &found[0])
 	}
@@ -114,7 +114,7 @@ func (a *admin) matches(ns *netns.NS, id conn.ID) (found []conn.Snapshot, err er
 			return nil, err
 		}
 		found = append(found, s)
-	} else if found, err = a.agent.Sockets.Find(ns, id.Local, id.Cookie); err != nil {
+	} else if found, err = a.agent.Find(ns, id.Local, id.Cookie); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(found, func(s conn.Snapshot) bool {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -86,8 +87,10 @@ func (a *Agent) walked(ns *netns.NS, look func(ns *netns.NS) ([]conn.Snapshot, e
 	return found, nil
 }
 
-// scan returns the sockets of a namespace that match.
-func (a *Agent) scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
+// Scan returns the sockets of a namespace that match. It waits for a socket that an
+// application keeps locked no longer than a judgement does; with that error, or
+// where too many such walks wait already, match may still be called afterwards.
+func (a *Agent) Scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
 	return a.walked(ns, func(ns *netns.NS) (found []conn.Snapshot, err error) {
 		err = a.Sockets.Scan(ns, func(s conn.Snapshot) error {
 			if match(&s) {
@@ -97,6 +100,11 @@ func (a *Agent) scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snap
 		})
 		return found, err
 	})
+}
+
+// Find is sockets.Find, and waits no longer than Scan does.
+func (a *Agent) Find(ns *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.Snapshot, error) {
+	return a.walked(ns, func(ns *netns.NS) ([]conn.Snapshot, error) { return a.Sockets.Find(ns, local, cookie) })
 }
 
 // again looks once more at a socket. Where its application holds the lock, what

@@ -3,12 +3,15 @@
 package agent
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
 )
 
@@ -76,5 +79,23 @@ func TestTracksHeld(t *testing.T) {
 		if w.sent != maxCalls+maxTracks || w.legs != maxCalls+maxTracks {
 			t.Errorf("%d segments, %d questions", w.sent, w.legs)
 		}
+	})
+}
+
+// TestListHeldUp: a list waits for a locked socket no longer than a judgement does.
+func TestListHeldUp(t *testing.T) {
+	bubble(t, "held up", func(t *testing.T, w *world, a *Agent) {
+		w.add(1, 0, nil)
+		none := func(*conn.Snapshot, *policy.Peer) error { return nil }
+		if err := a.List([]*netns.NS{w.ns}, none); err != nil {
+			t.Fatal(err)
+		}
+		w.scanTime = time.Hour
+		began := time.Now()
+		err := a.List([]*netns.NS{w.ns}, none)
+		if took := time.Since(began); !errors.Is(err, errHeldUp) || took > 2*walkLimit {
+			t.Errorf("%v after %s", err, took)
+		}
+		time.Sleep(w.scanTime) // the walk ends
 	})
 }

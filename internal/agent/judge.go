@@ -97,7 +97,7 @@ func (a *Agent) Judge(ctx context.Context, r Report) ([]Result, error) {
 
 // judgePeer judges every socket of the caller to a peer, each alone.
 func (a *Agent) judgePeer(ctx context.Context, c *call, peer netip.AddrPort) ([]Result, error) {
-	found, err := a.scan(c.ns, func(s *conn.Snapshot) bool {
+	found, err := a.Scan(c.ns, func(s *conn.Snapshot) bool {
 		return s.Remote == peer && c.caller.sees(s) && s.State.Judgeable()
 	})
 	if err == nil && len(found) > MaxOwned {
@@ -164,9 +164,7 @@ func (a *Agent) none(c *call, r *Report) Result {
 // find looks for the sockets that the report names.
 func (a *Agent) find(r Report) ([]conn.Snapshot, error) {
 	if !r.Local.IsValid() || !r.Peer.IsValid() {
-		return a.walked(r.Caller.NS, func(ns *netns.NS) ([]conn.Snapshot, error) {
-			return a.Sockets.Find(ns, r.Local, r.Cookie)
-		})
+		return a.Find(r.Caller.NS, r.Local, r.Cookie)
 	}
 	s, err := a.Sockets.Get(r.Caller.NS, r.Local, r.Peer)
 	if errors.Is(err, sockets.ErrGone) {

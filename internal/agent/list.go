@@ -13,8 +13,8 @@ import (
 // List calls fn for every managed connection of these namespaces until it
 // returns an error, which List returns: those that carry a record of a policy
 // in force. peer is its entry. Namespaces that the agent does not act in are
-// passed over. It looks once at every socket there is; fn runs inside the
-// namespace and must not keep the snapshot's address.
+// passed over. It looks once at every socket there is, and waits for one that an
+// application keeps locked no longer than Scan does: that is an error.
 //
 // The error wraps loader.ErrUnsupported where the kernel cannot walk sockets.
 func (a *Agent) List(namespaces []*netns.NS, fn func(s *conn.Snapshot, peer *policy.Peer) error) error {
@@ -22,15 +22,21 @@ func (a *Agent) List(namespaces []*netns.NS, fn func(s *conn.Snapshot, peer *pol
 		if !a.covers(ns) {
 			continue
 		}
-		err := a.Sockets.Scan(ns, func(s conn.Snapshot) error {
-			peer, unmanaged := a.peer(&s)
-			if unmanaged != "" {
-				return nil
-			}
-			return fn(&s, peer)
+		found, err := a.Scan(ns, func(s *conn.Snapshot) bool {
+			_, unmanaged := a.peer(s)
+			return unmanaged == ""
 		})
 		if err != nil {
 			return fmt.Errorf("list sockets of %s: %w", ns, err)
+		}
+		for i := range found {
+			peer, unmanaged := a.peer(&found[i])
+			if unmanaged != "" {
+				continue // of a policy that is no longer in force
+			}
+			if err := fn(&found[i], peer); err != nil {
+				return fmt.Errorf("list sockets of %s: %w", ns, err)
+			}
 		}
 	}
 	return nil

@@ -61,7 +61,7 @@ func (a *Agent) sweep(j *judgement) bool {
 // siblings starts or joins a judgement for each and waits until all have ended, so that
 // no second sweep of the same peer starts meanwhile.
 func (a *Agent) siblings(ns *netns.NS, k sweepKey, self uint64) error {
-	found, err := a.scan(ns, func(s *conn.Snapshot) bool {
+	found, err := a.Scan(ns, func(s *conn.Snapshot) bool {
 		return s.HasRecord && siblingsOf(s) == k && s.Cookie != 0 && s.Cookie != self && s.State.Judgeable() && !s.Orphan && !a.underWay(s) && !a.queue.waits(s)
 	})
 	if err != nil {
