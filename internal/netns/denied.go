@@ -3,7 +3,9 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,17 +24,67 @@ type DeniedError struct {
 // deniedNamed is how many are named.
 const deniedNamed = 3
 
-// Denied makes the error of these paths, where PROC/PID/ns/net stands for a process.
-// There is none without any.
-func Denied(paths []string) error {
-	if len(paths) == 0 {
+// Refusal is one thing that may not be looked at.
+type Refusal struct {
+	path string // PROC/PID/ns/net stands for a process
+	comm string // what it was called when it refused; "": hidden
+}
+
+// Refused notes that what this path leads to may not be looked at, where
+// PROC/PID/ns/net stands for a process. Its name is asked for now: the number may
+// be another's later.
+func Refused(path string) Refusal {
+	r := Refusal{path: path}
+	if dir, ok := r.process(); ok {
+		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
+			r.comm = strings.TrimSuffix(string(comm), "\n")
+		}
+	}
+	return r
+}
+
+// Refusals are those of one search, each path noted when it refuses.
+type Refusals []Refusal
+
+// Add notes a path, as Refused does; those that no error names are not asked for
+// their names.
+func (l *Refusals) Add(path string) {
+	if len(*l) < deniedNamed {
+		*l = append(*l, Refused(path))
+	} else {
+		*l = append(*l, Refusal{path: path})
+	}
+}
+
+// Denied makes the error of these. There is none without any.
+func Denied(list []Refusal) error {
+	if len(list) == 0 {
 		return nil
 	}
-	e := &DeniedError{Number: len(paths)}
-	for _, path := range paths[:min(len(paths), deniedNamed)] {
-		e.Named = append(e.Named, denied(path))
+	e := &DeniedError{Number: len(list)}
+	for i := range list[:min(len(list), deniedNamed)] {
+		e.Named = append(e.Named, list[i].String())
 	}
 	return e
+}
+
+// process is the directory of the process that the path stands for.
+func (r *Refusal) process() (dir string, ok bool) { return strings.CutSuffix(r.path, "/ns/net") }
+
+// String names the process, with what it was called as far as that may be seen, and
+// whether it has ended since; or the path.
+func (r *Refusal) String() string {
+	dir, ok := r.process()
+	if !ok {
+		return r.path
+	}
+	name := r.comm
+	if name == "" {
+		name = "hidden"
+	} else if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		name += ", gone"
+	}
+	return fmt.Sprintf("process %s (%s)", filepath.Base(dir), name)
 }
 
 // Error names some, and says how many there are besides.
@@ -46,17 +98,3 @@ func (e *DeniedError) Error() string {
 
 // Unwrap returns ErrPermission.
 func (e *DeniedError) Unwrap() error { return ErrPermission }
-
-// denied names the process that PROC/PID/ns/net is of, with what it is called as far as
-// that may be seen, or the path.
-func denied(path string) string {
-	dir, ok := strings.CutSuffix(path, "/ns/net")
-	if !ok {
-		return path
-	}
-	name := "hidden"
-	if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
-		name = strings.TrimSuffix(string(comm), "\n")
-	}
-	return fmt.Sprintf("process %s (%s)", filepath.Base(dir), name)
-}

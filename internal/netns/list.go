@@ -57,7 +57,7 @@ type lister struct {
 	found  []*NS
 	seen   map[uint32]bool // by inode
 	dev    uint64          // the device of all namespaces' inodes
-	denied []string        // paths that may not be looked at
+	denied Refusals        // what may not be looked at
 }
 
 // current adds the calling thread's namespace.
@@ -101,7 +101,7 @@ func (l *lister) look(path string) error {
 		// proc_ns_get_link says EACCES too where the process has exited since
 		// its directory was found.
 		if unix.Access(filepath.Dir(path), unix.F_OK) == nil {
-			l.denied = append(l.denied, path)
+			l.denied.Add(path)
 		}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, ErrNotNetns):
 		// The process has exited, or the name is that of a mount point whose
@@ -139,7 +139,7 @@ func (l *lister) named(dir string) error {
 		return nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		l.denied = append(l.denied, dir)
+		l.denied.Add(dir)
 		return nil
 	}
 	if err != nil {

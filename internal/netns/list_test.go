@@ -172,21 +172,38 @@ func TestListWithoutPtrace(t *testing.T) {
 	}
 }
 
+// TestDenied: a process is named as it was called when it refused, whoever has its number
+// later, and said to be gone where it is.
 func TestDenied(t *testing.T) {
 	proc := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(proc, "12"), 0o700); err != nil {
+	called := func(pid, comm string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(proc, pid), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, pid, "comm"), []byte(comm+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	called("12", "nginx")
+	called("14", "redis")
+	var refusals Refusals
+	for _, path := range []string{proc + "/12/ns/net", "/run/netns/7", proc + "/13/ns/net", proc + "/14/ns/net", "/run/netns/b"} {
+		refusals.Add(path)
+	}
+	alone := []Refusal{Refused(proc + "/14/ns/net")}
+	called("12", "sh") // a later one
+	if err := os.RemoveAll(filepath.Join(proc, "14")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(proc, "12/comm"), []byte("nginx\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	paths := []string{proc + "/12/ns/net", "/run/netns/7", proc + "/13/ns/net", "/run/netns/a", "/run/netns/b"}
-	for n, want := range map[int]string{
-		1: "permission denied to look at process 12 (nginx)",
-		3: "permission denied to look at process 12 (nginx), /run/netns/7, process 13 (hidden)",
-		5: "permission denied to look at process 12 (nginx), /run/netns/7, process 13 (hidden) and 2 more",
+	for want, list := range map[string][]Refusal{
+		"process 12 (nginx)": refusals[:1],
+		"process 12 (nginx), /run/netns/7, process 13 (hidden)":            refusals[:3],
+		"process 12 (nginx), /run/netns/7, process 13 (hidden) and 2 more": refusals,
+		"process 14 (redis, gone)":                                         alone,
 	} {
-		if err := Denied(paths[:n]); !errors.Is(err, ErrPermission) || err.Error() != want {
+		want = "permission denied to look at " + want
+		if err := Denied(list); !errors.Is(err, ErrPermission) || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

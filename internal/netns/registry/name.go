@@ -50,7 +50,7 @@ func (s *scan) mounts(process, root string) error {
 			if err == nil {
 				err = ns.Close()
 			}
-			s.missing[inode] = root + point
+			s.missing[inode] = netns.Refused(root + point)
 			return err
 		}
 		return s.take(inode, root+point, ns, err)

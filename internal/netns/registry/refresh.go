@@ -5,7 +5,6 @@ package registry
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -59,7 +58,11 @@ func (r *Registry) refresh(asked bool) error {
 	}
 	certain, doubtful := all && err == nil, err != nil
 	if !all {
-		maps.Copy(s.denied, r.denied)
+		for inode, who := range r.denied {
+			if _, now := s.denied[inode]; !now {
+				s.denied[inode] = who
+			}
+		}
 	}
 	err = errors.Join(err, s.unseen(r.missing))
 	if all {

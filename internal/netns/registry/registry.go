@@ -46,10 +46,10 @@ type Registry struct {
 	// taken before mu.
 	refreshing  sync.Mutex
 	subscribers []*subscriber
-	walked      time.Time         // when the last walk over files began
-	missing     map[uint32]string // told by a walk and not found, that time
-	denied      map[uint32]string // not to be opened, that time
-	pace        time.Duration     // from then to one that nobody asked for, at least
+	walked      time.Time                // when the last walk over files began
+	missing     map[uint32]netns.Refusal // told by a walk and not found, that time
+	denied      map[uint32]netns.Refusal // not to be opened, that time
+	pace        time.Duration            // from then to one that nobody asked for, at least
 
 	mu      sync.Mutex
 	entries map[uint32]*entry // nil: closed

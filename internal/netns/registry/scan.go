@@ -25,12 +25,12 @@ type scan struct {
 	seen  map[uint32]bool      // in use now
 	found map[uint32]*netns.NS // of these, opened by this scan
 
-	denied  map[uint32]string // may not be opened, by way of these paths (netns.Denied)
-	missing map[uint32]string // had no such holder any more, or its process is hidden
-	other   map[uint32]bool   // namespaces of another kind
-	hidden  []string          // processes and names that may not be looked at
-	foreign bool              // in a process id namespace that is not the first
-	walked  time.Duration     // what the walk over files took
+	denied  map[uint32]netns.Refusal // may not be opened, by way of these
+	missing map[uint32]netns.Refusal // had no such holder any more, or its process is hidden
+	other   map[uint32]bool          // namespaces of another kind
+	hidden  netns.Refusals           // processes and names that may not be looked at
+	foreign bool                     // in a process id namespace that is not the first
+	walked  time.Duration            // what the walk over files took
 }
 
 // firstPIDs is the inode number of the first process id namespace
@@ -41,7 +41,7 @@ func newScan(w Walker, proc string) *scan {
 	s := &scan{
 		walker: w, proc: proc,
 		have: make(map[uint32]bool), seen: make(map[uint32]bool), found: make(map[uint32]*netns.NS),
-		denied: make(map[uint32]string), missing: make(map[uint32]string), other: make(map[uint32]bool),
+		denied: make(map[uint32]netns.Refusal), missing: make(map[uint32]netns.Refusal), other: make(map[uint32]bool),
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(proc, "self/ns/pid"), &st); err == nil && st.Ino != firstPIDs {
@@ -72,14 +72,14 @@ func (s *scan) take(inode uint32, path string, ns *netns.NS, err error) error {
 		s.seen[ns.Inode()], s.found[ns.Inode()] = true, ns
 	case errors.Is(err, netns.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		if inode == 0 {
-			s.hidden = append(s.hidden, path)
+			s.hidden.Add(path)
 		} else {
-			s.denied[inode] = path
+			s.denied[inode] = netns.Refused(path)
 		}
 	case errors.Is(err, netns.ErrNotNetns):
 		s.other[inode] = true
 	case gone(err):
-		s.missing[inode] = path
+		s.missing[inode] = netns.Refused(path)
 	default:
 		return err
 	}
@@ -193,23 +193,23 @@ func (s *scan) holders() error {
 // of is the path of a thread's namespace.
 func (s *scan) of(tid int) string { return filepath.Join(s.proc, strconv.Itoa(tid), "ns/net") }
 
-// denials are the paths of what may not be looked at.
-func (s *scan) denials() []string {
-	paths := slices.Clone(s.hidden)
+// denials are what may not be looked at.
+func (s *scan) denials() []netns.Refusal {
+	list := slices.Clone(s.hidden)
 	for _, inode := range slices.Sorted(maps.Keys(s.denied)) {
 		if !s.seen[inode] {
-			paths = append(paths, s.denied[inode])
+			list = append(list, s.denied[inode])
 		}
 	}
-	return paths
+	return list
 }
 
 // unseen says what was not seen. Who was missing twice in a row is not a holder
 // that happened to end: its process is hidden, or the kernel gives no way to it.
-func (s *scan) unseen(before map[uint32]string) error {
-	for inode, path := range s.missing {
-		if before[inode] != "" && inode != 0 {
-			s.denied[inode] = path
+func (s *scan) unseen(before map[uint32]netns.Refusal) error {
+	for inode, who := range s.missing {
+		if _, again := before[inode]; again && inode != 0 {
+			s.denied[inode] = who
 		}
 	}
 	errs := []error{netns.Denied(s.denials())}
