@@ -50,6 +50,9 @@ func (a *admin) explain(ctx context.Context, ns *netns.NS, s *conn.Snapshot) api
 	}
 	ground := a.ground(ns)
 	x.Socket = a.socket(s, peer, ground)
+	if g := a.guard.Load(); g != nil && s.Record.Guarded {
+		x.Detail.GuardIntervalMS = g.Status().Interval.Milliseconds()
+	}
 	if rule != nil {
 		r := api.NewRule(rule, a.programs.InForce().Policy.File, s.Remote.Addr())
 		figures := rule.FiguresOn(ground)

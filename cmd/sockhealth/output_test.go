@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,21 @@ func TestSocketRows(t *testing.T) {
 	for i, want := range map[int][2]string{1: {"5s", "4s"}, 2: {">5s", "-"}} {
 		if got := [2]string{rows[i][column["AGE"]], rows[i][column["LAST-DATA"]]}; got != want {
 			t.Errorf("row %d: %q, want %q", i, got, want)
+		}
+	}
+}
+
+// The bound of a guarded connection is told with the guard's interval, as it is.
+func TestGuardedBound(t *testing.T) {
+	for every, want := range map[int64]string{
+		0:    "30s and one look of the guard after the last packet, once",
+		250:  "30s and up to 250ms after the last packet, once",
+		8400: "30s and up to 8.4s after the last packet, once",
+	} {
+		x := &api.Explanation{Socket: api.Socket{Guarded: true}}
+		x.Detail.Effective.UserTimeoutMS, x.Detail.GuardIntervalMS = 30_000, every
+		if got := inFlightBound(x); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

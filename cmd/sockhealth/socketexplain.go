@@ -144,7 +144,12 @@ func inFlightBound(x *api.Explanation) string {
 	if !x.Socket.Guarded {
 		return bound(x.Socket.InFlightBoundMS, "after the first send")
 	}
-	return ms(x.Detail.Effective.UserTimeoutMS) + " and up to 1s after the last packet, once the peer stops answering (before Linux 6.15 up to 3 minutes, or six times that)"
+	interval := "one look of the guard"
+	if every := x.Detail.GuardIntervalMS; every > 0 {
+		interval = "up to " + ms(every)
+	}
+	return fmt.Sprintf("%s and %s after the last packet, once the peer stops answering (before Linux 6.15 up to 3 minutes, or six times that)",
+		ms(x.Detail.Effective.UserTimeoutMS), interval)
 }
 
 // trouble says what the kernel waits for.

@@ -65,6 +65,10 @@ type Detail struct {
 	Ambiguous bool          `json:"ambiguous"`
 	Pending   bool          `json:"pending"`
 	Effective SocketOptions `json:"effective"`
+	// GuardIntervalMS is how long after its bound a guarded connection may end: the
+	// time from one look of the guard to the next, as it is now. 0: it is not
+	// guarded, or this agent has not looked yet.
+	GuardIntervalMS int64 `json:"guard_interval_ms,omitempty"`
 }
 
 // NewDetail puts a snapshot into the words of the API.
