@@ -22,6 +22,11 @@ const DefaultPins = bpffsMount + "/sockhealth"
 // bpffsMount is where bpffs belongs; the kernel keeps this directory for it.
 const bpffsMount = "/sys/fs/bpf"
 
+// bpffsRoot is the inode number of the root directory of a bpffs, wherever it is
+// mounted (kernel-facts S23). A directory below it may be a mount point, too: of a
+// container that was given no more than the pins.
+const bpffsRoot = 1
+
 // draft begins the names of pins that are about to replace others. bpffs takes no
 // dots.
 const draft = "new_"
@@ -114,18 +119,22 @@ func checkPins(f *os.File) error {
 	if err := unix.Fstatfs(int(f.Fd()), &sys); err != nil {
 		return err
 	}
-	if sys.Type != unix.BPF_FS_MAGIC {
-		return noBPFFS(f.Name())
+	switch {
+	case sys.Type == unix.BPF_FS_MAGIC:
+	case f.Name() == bpffsMount: // which has none
+		return mountPoint(f.Name())
+	default:
+		return &MissingError{
+			What:   fmt.Sprintf("%q is not on bpffs", f.Name()),
+			Remedy: "name the agent's directory on bpffs with --bpffs",
+		}
 	}
-	var st, up unix.Stat_t
+	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if err := unix.Fstatat(int(f.Fd()), "..", &up, 0); err != nil {
-		return err
-	}
 	switch {
-	case up.Dev != st.Dev || up.Ino == st.Ino:
+	case st.Ino == bpffsRoot:
 		return mountPoint(f.Name())
 	case st.Mode&0o022 != 0:
 		return fmt.Errorf("others may write to it, mode %04o [remove it, or choose another]", st.Mode&0o7777)
@@ -161,7 +170,10 @@ func seeToBPFFS(dir string) error {
 	if sys.Type == unix.BPF_FS_MAGIC {
 		return nil
 	}
-	if dir == bpffsMount || unix.Statfs(dir, &own) == nil && own.Type == unix.BPF_FS_MAGIC {
+	if unix.Statfs(dir, &own) == nil && own.Type == unix.BPF_FS_MAGIC {
+		return nil // it is mounted there itself
+	}
+	if dir == bpffsMount {
 		return fmt.Errorf("open directory of pins %q: %w", dir, mountPoint(dir))
 	}
 	// What the kernel keeps for bpffs is always empty; anywhere else a mount
@@ -262,7 +274,7 @@ func (p *Pins) sweep(keep map[string]bool) (strangers []string, err error) {
 	return strangers, errors.Join(errs...)
 }
 
-// Remove removes every pin and the directory. Links that only a pin held are gone
+// Remove removes every pin and the directory, which stays where it is a mount point. Links that only a pin held are gone
 // with it, so that their programs see no connection any more. It leaves the lock
 // to Close.
 func (p *Pins) Remove() error {
@@ -275,7 +287,9 @@ func (p *Pins) Remove() error {
 	for _, name := range names {
 		errs = append(errs, os.RemoveAll(p.path(name)))
 	}
-	errs = append(errs, remove(p.dir))
+	if err := remove(p.dir); !errors.Is(err, unix.EBUSY) {
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove pins: %w", err)
 	}

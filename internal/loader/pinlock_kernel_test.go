@@ -115,6 +115,15 @@ func TestMount(t *testing.T) {
 	}
 }
 
+// TestPinsMounted: a directory of pins may be a mount point itself, of which nothing is
+// left but that; the root of bpffs is none wherever it is mounted.
+func TestPinsMounted(t *testing.T) {
+	labtest.Root(t)
+	if line := <-child(t, "bound", t.TempDir()).lines; line != "taken" {
+		t.Error(line)
+	}
+}
+
 // TestPinsElsewhere: only bpffs takes pins, and only where no other user can get
 // at them.
 func TestPinsElsewhere(t *testing.T) {
@@ -129,8 +138,8 @@ func TestPinsElsewhere(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loader.FindPins(dir); !errors.As(err, &missing) {
-		t.Errorf("not on bpffs, but there: %v, want a MissingError", err)
+	if _, err := loader.FindPins(dir); !errors.As(err, &missing) || strings.Contains(err.Error(), "--no-pin") {
+		t.Errorf("not on bpffs, but there: %v, want a MissingError, and no flag that only an agent's start has", err)
 	}
 	dir = loadertest.BPFFS(t)
 	if _, err := loader.FindPins(dir); !errors.Is(err, os.ErrNotExist) {

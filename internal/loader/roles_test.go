@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 		"flock":  holdAsNobody,
 		"starts": starts,
 		"mounts": mounts,
+		"bound":  bound,
 		"root":   findRoot,
 	}[os.Getenv(role)]
 	if !ok {
@@ -99,11 +100,8 @@ func starts(args []string) error {
 // namespace of its own.
 func mounts(args []string) error {
 	at := filepath.Dir(loader.DefaultPins)
-	var sys unix.Statfs_t
-	for unix.Statfs(at, &sys) == nil && sys.Type == unix.BPF_FS_MAGIC {
-		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
-			return err
-		}
+	if err := uncover(at); err != nil {
+		return err
 	}
 	if len(args) > 0 { // something else is there
 		if err := unix.Mount("none", at, "tmpfs", 0, ""); err != nil {
@@ -123,6 +121,20 @@ func mounts(args []string) error {
 	return notPins(at)
 }
 
+// uncover unmounts every bpffs there, in a mount namespace of its own.
+func uncover(at string) error {
+	var sys unix.Statfs_t
+	for unix.Statfs(at, &sys) == nil && sys.Type == unix.BPF_FS_MAGIC {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			return err
+		}
+	}
+	if _, err := loader.FindPins(at); !errors.Is(err, loader.ErrNotPins) {
+		return fmt.Errorf("the place of bpffs, without one: %w", err)
+	}
+	return nil
+}
+
 // notPins says what is made of the mount point of bpffs, and of a directory that has
 // pins of others alone.
 func notPins(at string) error {
@@ -139,6 +151,50 @@ func notPins(at string) error {
 			fmt.Println(errors.Is(err, loader.ErrNotPins), err)
 		}
 	}
+	return nil
+}
+
+// bound is to open a directory of pins that is a mount point itself, and the root of
+// its bpffs that is mounted elsewhere, as a container sees them. It is in a mount
+// namespace of its own.
+func bound(args []string) error {
+	all, pins, root := filepath.Join(args[0], "all"), filepath.Join(args[0], "pins"), filepath.Join(args[0], "root")
+	for _, dir := range []string{all, pins, root} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("bpf", all, "bpf", 0, "mode=0700"); err != nil {
+		return err
+	}
+	set := filepath.Join(all, "set")
+	if err := os.Mkdir(set, 0o700); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{set: pins, all: root} {
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	for _, open := range []func(string) (*loader.Pins, error){loader.OpenPins, loader.FindPins} {
+		if _, err := open(root); !errors.Is(err, loader.ErrNotPins) {
+			return fmt.Errorf("the root of bpffs: %w", err)
+		}
+		p, err := open(pins)
+		if err != nil {
+			return err
+		}
+		if err := os.Mkdir(filepath.Join(set, "new_"), 0o700); err != nil { // as a pin
+			return err
+		}
+		if err := errors.Join(p.Remove(), p.Close()); err != nil {
+			return err
+		}
+		if left, err := os.ReadDir(set); err != nil || len(left) > 0 {
+			return fmt.Errorf("left: %v, %w", left, err)
+		}
+	}
+	fmt.Println("taken")
 	return nil
 }
 
