@@ -15,7 +15,26 @@ import (
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/netns/registry"
 )
+
+// young makes a namespace right after a look at the node.
+func (a *runAgent) young(t *testing.T, known *registry.Registry) *lab.Lab {
+	t.Helper()
+	last := known.Status().Ended
+	labtest.Eventually(t, 30*time.Second, func() bool { return known.Status().Ended.After(last) }, "a look at the node")
+	l := labtest.New(t, lab.Options{ServerAddrs: []netip.Addr{service4.Addr()}})
+	// The agent is this process, whose own namespaces do not count: another
+	// one lives there.
+	resident := a.command(t, netip.AddrPortFrom(l.ClientAddr4, 9).String())
+	resident.Args[0] = "answerer" // see TestMain
+	labtest.Start(t, l.Client, resident)
+	t.Cleanup(func() {
+		_ = resident.Process.Kill()
+		_ = resident.Wait()
+	})
+	return l
+}
 
 // What happens in a namespace that is younger than the last look at the node makes it
 // known: by a report, and by an operator's question.
@@ -42,27 +61,11 @@ func TestYoungNamespace(t *testing.T) {
 		}
 		return ok
 	}
-	young := func() *lab.Lab {
-		last := s.registry.Status().Ended
-		labtest.Eventually(t, 30*time.Second, func() bool { return s.registry.Status().Ended.After(last) }, "a look at the node")
-		l := labtest.New(t, lab.Options{ServerAddrs: []netip.Addr{service4.Addr()}})
-		// The agent is this process, whose own namespaces do not count: another
-		// one lives there.
-		resident := a.command(t, netip.AddrPortFrom(l.ClientAddr4, 9).String())
-		resident.Args[0] = "answerer" // see TestMain
-		labtest.Start(t, l.Client, resident)
-		t.Cleanup(func() {
-			_ = resident.Process.Kill()
-			_ = resident.Wait()
-		})
-		return l
-	}
-
 	t.Run("report", func(t *testing.T) {
 		var l *lab.Lab
 		var client *net.TCPConn
 		labtest.Eventually(t, time.Minute, func() bool {
-			l = young()
+			l = a.young(t, s.registry)
 			before := s.registry.Status().Ended
 			// Outside the cgroup: nothing of ours has seen it open.
 			client, _ = labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
@@ -85,18 +88,21 @@ func TestYoungNamespace(t *testing.T) {
 			wantResult(t, a.report(t, client, "0s"), "alive_slow", "none")
 		}
 	})
-	t.Run("explain", func(t *testing.T) {
-		l := young()
-		client, _ := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
-		id := conn.ID{
-			Netns: l.Client.Inode(), Local: labtest.Addr(client.LocalAddr()), Remote: labtest.Addr(client.RemoteAddr()),
-		}
-		x, err := api.Dial(o.runDir).Explain(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if x.Socket.Netns != l.Client.Inode() {
-			t.Errorf("got %+v", x.Socket)
-		}
-	})
+	t.Run("explain", func(t *testing.T) { a.testYoungExplained(t, s.registry) })
+}
+
+// testYoungExplained: a question of an operator makes one known.
+func (a *runAgent) testYoungExplained(t *testing.T, known *registry.Registry) {
+	l := a.young(t, known)
+	client, _ := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, service4)
+	id := conn.ID{
+		Netns: l.Client.Inode(), Local: labtest.Addr(client.LocalAddr()), Remote: labtest.Addr(client.RemoteAddr()),
+	}
+	x, err := api.Dial(a.path("run")).Explain(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Socket.Netns != l.Client.Inode() {
+		t.Errorf("got %+v", x.Socket)
+	}
 }

@@ -72,32 +72,35 @@ func TestReload(t *testing.T) {
 	})
 	t.Run("refused", a.testRefused)
 	t.Run("unreadable", a.testUnreadable)
-	t.Run("asked for", func(t *testing.T) {
-		a.write(t, policyOf("buffer", 19*time.Second))
-		r := decoded[api.Reloaded](t, a, a.ns, "reload", "--run-dir", "run", "-o", "json")
-		if r.Schema != 1 || r.File != "policy.yaml" || r.Error != "" || time.Since(r.Loaded) > time.Minute {
-			t.Errorf("got %+v", r)
-		}
-		c, _ := a.pair(t)
-		a.wantUserTimeout(t, c, 19*time.Second)
-		if s := a.status(t); s.Health != "ok" || s.Policy.Revision != r.Revision || s.Policy.Error != "" {
-			t.Errorf("status: %+v", s)
-		}
-		wantMetric(t, a.get(t, "/metrics"), "sockhealth_policy_last_reload_success 1")
-		if again := decoded[api.Reloaded](t, a, a.ns, "reload", "--run-dir", "run", "-o", "json"); !again.Loaded.Equal(r.Loaded) {
-			t.Errorf("the same file again: in force since %v, before %v", again.Loaded, r.Loaded)
-		}
-		stdout, stderr, code := a.output(t, a.ns, "reload", "--run-dir", "run")
-		if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "policy.yaml: revision "+r.Revision+" is in force since ") {
-			t.Errorf("exit code %d, %q, %q", code, stderr, stdout)
-		}
-	})
+	t.Run("asked for", a.testReloadAsked)
 	// The first connection is judged by the entry that has its name now.
 	if r := a.report(t, before, "0s"); r.Verdict != "alive_slow" || r.Policy != "buffer" {
 		t.Errorf("got %+v", r)
 	}
 	if code := a.terminate(t); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// testReloadAsked: a reload by command, which says what is in force.
+func (a *runAgent) testReloadAsked(t *testing.T) {
+	a.write(t, policyOf("buffer", 19*time.Second))
+	r := decoded[api.Reloaded](t, a, a.ns, "reload", "--run-dir", "run", "-o", "json")
+	if r.Schema != 1 || r.File != "policy.yaml" || r.Error != "" || time.Since(r.Loaded) > time.Minute {
+		t.Errorf("got %+v", r)
+	}
+	c, _ := a.pair(t)
+	a.wantUserTimeout(t, c, 19*time.Second)
+	if s := a.status(t); s.Health != "ok" || s.Policy.Revision != r.Revision || s.Policy.Error != "" {
+		t.Errorf("status: %+v", s)
+	}
+	wantMetric(t, a.get(t, "/metrics"), "sockhealth_policy_last_reload_success 1")
+	if again := decoded[api.Reloaded](t, a, a.ns, "reload", "--run-dir", "run", "-o", "json"); !again.Loaded.Equal(r.Loaded) {
+		t.Errorf("the same file again: in force since %v, before %v", again.Loaded, r.Loaded)
+	}
+	stdout, stderr, code := a.output(t, a.ns, "reload", "--run-dir", "run")
+	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "policy.yaml: revision "+r.Revision+" is in force since ") {
+		t.Errorf("exit code %d, %q, %q", code, stderr, stdout)
 	}
 }
 

@@ -30,13 +30,8 @@ type runOptions struct {
 	scanEvery time.Duration
 }
 
-func newRun(e *env) *cobra.Command {
-	o := &runOptions{}
-	cmd := &cobra.Command{
-		Use:         "run",
-		Annotations: map[string]string{hangupReloads: ""},
-		Short:       "Run the agent",
-		Long: `Run the agent in the foreground until SIGTERM or SIGINT: put the policy into the
+// runText is what help says of run.
+const runText = `Run the agent in the foreground until SIGTERM or SIGINT: put the policy into the
 kernel, bound every connection that opens from now on in the cgroup and below,
 hear reports on report.sock, judge, and close what is dead. The log goes to
 stderr, one line for each verdict.
@@ -54,7 +49,15 @@ Connections that are open keep the options that they have either way.
 It needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN,
 CAP_NET_RAW, CAP_SYS_ADMIN and CAP_SYS_PTRACE; Linux 5.10 with BTF; cgroup v2.
 With a --cgroup below the root of the hierarchy it also moves a process of its own
-there, to see that connections are bounded: that takes root or CAP_DAC_OVERRIDE.`,
+there, to see that connections are bounded: that takes root or CAP_DAC_OVERRIDE.`
+
+func newRun(e *env) *cobra.Command {
+	o := &runOptions{}
+	cmd := &cobra.Command{
+		Use:         "run",
+		Annotations: map[string]string{hangupReloads: ""},
+		Short:       "Run the agent",
+		Long:        runText,
 		Example: `  sudo sockhealth run
   sudo sockhealth run --policy policy.yaml --listen 127.0.0.1:0 --log-level debug
   sudo sockhealth run --cgroup /sys/fs/cgroup/app.slice --netns /run/netns/app`,

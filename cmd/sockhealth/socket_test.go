@@ -278,6 +278,23 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 	if code := again.stop(syscall.SIGHUP); code != exitOK { // only run reloads
 		t.Errorf("SIGHUP ended a follower with exit code %d", code)
 	}
+	a.testEventsFiltered(t, &e)
+	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--since", "12345"); code != exitUsage || !strings.Contains(stderr, "the newest event has number ") {
+		t.Errorf("a number to come: exit code %d, %q", code, stderr)
+	}
+	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--follow", "--policy", "bufer"); code != exitUsage || !strings.Contains(stderr, "the file has buffer\n") {
+		t.Errorf("no such policy: exit code %d, %q", code, stderr)
+	}
+	stdout, _, _ := a.output(t, a.ns, "events", "--run-dir", "run", "--verdict", "dead_path")
+	want := fmt.Sprintf("  #%d  verdict  dead_path, none  buffer  %s -> %s  cookie %d netns %d  asked by admin, %d probes unanswered, call 0s, took ",
+		e.Seq, client.LocalAddr(), client.RemoteAddr(), e.Cookie, e.Netns, e.Verdict.Evidence.ProbesSent)
+	if !strings.Contains(stdout, want) {
+		t.Errorf("no %q in %s", want, stdout)
+	}
+}
+
+// testEventsFiltered: of the four that are kept those are told that are asked for.
+func (a *runAgent) testEventsFiltered(t *testing.T, e *api.Event) {
 	for _, tc := range []struct {
 		filters []string
 		want    int // lines
@@ -305,18 +322,6 @@ func (a *runAgent) testEvents(t *testing.T, client *net.TCPConn, f *follower) {
 				t.Errorf("%q -o %s: exit code %d, %q, want %d lines:\n%s", tc.filters, output, code, stderr, tc.want, stdout)
 			}
 		}
-	}
-	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--since", "12345"); code != exitUsage || !strings.Contains(stderr, "the newest event has number ") {
-		t.Errorf("a number to come: exit code %d, %q", code, stderr)
-	}
-	if _, stderr, code := a.output(t, a.ns, "events", "--run-dir", "run", "--follow", "--policy", "bufer"); code != exitUsage || !strings.Contains(stderr, "the file has buffer\n") {
-		t.Errorf("no such policy: exit code %d, %q", code, stderr)
-	}
-	stdout, _, _ := a.output(t, a.ns, "events", "--run-dir", "run", "--verdict", "dead_path")
-	want := fmt.Sprintf("  #%d  verdict  dead_path, none  buffer  %s -> %s  cookie %d netns %d  asked by admin, %d probes unanswered, call 0s, took ",
-		e.Seq, client.LocalAddr(), client.RemoteAddr(), e.Cookie, e.Netns, e.Verdict.Evidence.ProbesSent)
-	if !strings.Contains(stdout, want) {
-		t.Errorf("no %q in %s", want, stdout)
 	}
 }
 

@@ -91,11 +91,17 @@ func TestNewEvent(t *testing.T) {
 	}
 }
 
-func TestEventFilters(t *testing.T) {
+// filtering is a client of a journal with the events of filterable.
+func filtering(t *testing.T) *Client {
+	t.Helper()
 	labtest.Root(t)
 	events := &journal{}
 	events.add(filterable()...)
-	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{names: []string{"quiet", "a"}}, events, unreached(t), quiet()), AdminSocket, 0o600)))
+	return Dial(filepath.Dir(serve(t, NewAdmin(&fixed{names: []string{"quiet", "a"}}, events, unreached(t), quiet()), AdminSocket, 0o600)))
+}
+
+func TestEventFilters(t *testing.T) {
+	c := filtering(t)
 	peer := func(s string) netip.Prefix {
 		p, err := ParsePeer(s)
 		if err != nil {
@@ -144,8 +150,12 @@ func TestEventFilters(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", tc.query.query(), err, d)
 		}
 	}
-	// A name that nothing has is a mistake, which an empty answer would hide; with
-	// Follow it would be waited for in vain.
+}
+
+// TestEventsOfNobody: a name that nothing has is a mistake, which an empty answer would
+// hide; with Follow it would be waited for in vain.
+func TestEventsOfNobody(t *testing.T) {
+	c := filtering(t)
 	for _, follow := range []bool{false, true} {
 		ctx, cancel := context.WithTimeout(t.Context(), slack)
 		defer cancel()

@@ -67,6 +67,21 @@ func (g *guarding) step(t *testing.T, want loader.GuardStep) {
 	}
 }
 
+// wantRaised fails the test unless a connection has the user timeout that the guard gave
+// it, before a pass of adoption and after.
+func (g *guarding) wantRaised(t *testing.T, what string, c *net.TCPConn, raised time.Duration) {
+	t.Helper()
+	if got := labtest.Options(t, c).UserTimeout; got != raised {
+		t.Errorf("%s: user timeout %s, want %s", what, got, raised)
+	}
+	if one := adopted(t, g.settle(t, g.Client), c); one.Outcome == loader.Drifted || one.Outcome == loader.Released {
+		t.Errorf("%s: adoption tells %+v", what, one)
+	}
+	if got := labtest.Options(t, c).UserTimeout; got != raised {
+		t.Errorf("%s: user timeout %s after adoption, want %s", what, got, raised)
+	}
+}
+
 // TestGuardOptions: the user timeout of a peer that does not read is finite and long;
 // what its application asks for meanwhile, what a policy does that changes, and what
 // adoption does, show when it reads again. Nothing of it is drift.
@@ -85,18 +100,7 @@ func TestGuardOptions(t *testing.T) {
 	if raised < 30*time.Second || raised > 11*time.Minute {
 		t.Errorf("user timeout %s, want a longer and finite one", raised)
 	}
-	wantRaised := func(what string) {
-		t.Helper()
-		if got := labtest.Options(t, c).UserTimeout; got != raised {
-			t.Errorf("%s: user timeout %s, want %s", what, got, raised)
-		}
-		if one := adopted(t, g.settle(t, g.Client), c); one.Outcome == loader.Drifted || one.Outcome == loader.Released {
-			t.Errorf("%s: adoption tells %+v", what, one)
-		}
-		if got := labtest.Options(t, c).UserTimeout; got != raised {
-			t.Errorf("%s: user timeout %s after adoption, want %s", what, got, raised)
-		}
-	}
+	wantRaised := func(what string) { t.Helper(); g.wantRaised(t, what, c, raised) }
 	wantRaised("guarded")
 	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 3500)
 	wantRaised("the application set it")
