@@ -177,7 +177,7 @@ func bound(args []string) error {
 		}
 	}
 	for _, open := range []func(string) (*loader.Pins, error){loader.OpenPins, loader.FindPins} {
-		if _, err := open(root); !errors.Is(err, loader.ErrNotPins) {
+		if _, err := open(root); !errors.Is(err, loader.ErrNotPins) || !strings.Contains(err.Error(), "mount point") {
 			return fmt.Errorf("the root of bpffs: %w", err)
 		}
 		p, err := open(pins)
