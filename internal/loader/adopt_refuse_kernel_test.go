@@ -31,10 +31,30 @@ func (a *adoption) refused(t *testing.T, ns *netns.NS, what string, c *net.TCPCo
 	}
 }
 
-// TestAdoptMultipath: a connection of Multipath TCP is not ours to touch. One of
+// TestAdoptWhat: what a pass adopts, and what it leaves alone, each in a lab of its own.
+func TestAdoptWhat(t *testing.T) {
+	programs := newAdoption(t, bothWays).Programs
+	for _, tc := range []struct {
+		name string
+		test func(*adoption, *testing.T)
+	}{
+		{"multipath", (*adoption).testMultipath},
+		{"unaccepted", (*adoption).testUnaccepted},
+		{"repair", (*adoption).testRepair},
+		{"keys", (*adoption).testKeys},
+		{"orphan", (*adoption).testOrphan},
+		{"others", (*adoption).testOthers},
+		{"half closed", (*adoption).testHalfClosed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.test(&adoption{Lab: labtest.New(t, lab.Options{}), Programs: programs}, t)
+		})
+	}
+}
+
+// testMultipath: a connection of Multipath TCP is not ours to touch. One of
 // plain TCP to the same listener is, although the kernel made that listener itself.
-func TestAdoptMultipath(t *testing.T) {
-	a := newAdoption(t, bothWays)
+func (a *adoption) testMultipath(t *testing.T) {
 	ln := labtest.ListenMultipath(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
 	client := labtest.DialMultipath(t, a.Client, labtest.Addr(ln.Addr()))
 	a.refused(t, a.Client, "client", client, loader.RefusalMPTCP)
@@ -60,10 +80,9 @@ func TestAdoptMultipath(t *testing.T) {
 	wantNoFaults(t, a.Programs)
 }
 
-// TestAdoptUnaccepted: a connection that waits in the accept queue is its
+// testUnaccepted: a connection that waits in the accept queue is its
 // application's already.
-func TestAdoptUnaccepted(t *testing.T) {
-	a := newAdoption(t, bothWays)
+func (a *adoption) testUnaccepted(t *testing.T) {
 	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
 	labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
 	labtest.Eventually(t, late, func() bool {
@@ -74,9 +93,8 @@ func TestAdoptUnaccepted(t *testing.T) {
 	wantOptions(t, "accepted later", labtest.Accept(t, ln), slow)
 }
 
-// TestAdoptRepair: a connection under checkpoint and restore is not ours to touch.
-func TestAdoptRepair(t *testing.T) {
-	a := newAdoption(t, bothWays)
+// testRepair: a connection under checkpoint and restore is not ours to touch.
+func (a *adoption) testRepair(t *testing.T) {
 	client, _ := labtest.Pair(t, a.Lab, 0)
 	labtest.Setsockopt(t, client, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
 	a.refused(t, a.Client, "in repair", client, loader.RefusalRepair)
@@ -86,9 +104,8 @@ func TestAdoptRepair(t *testing.T) {
 	wantOptions(t, "repaired", client, slow)
 }
 
-// TestAdoptKeys: signed segments are not ours to provoke.
-func TestAdoptKeys(t *testing.T) {
-	a := newAdoption(t, bothWays)
+// testKeys: signed segments are not ours to provoke.
+func (a *adoption) testKeys(t *testing.T) {
 	client, _ := labtest.Pair(t, a.Lab, 0)
 	sig := &unix.TCPMD5Sig{Keylen: 3}
 	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr))
@@ -109,9 +126,8 @@ func TestAdoptKeys(t *testing.T) {
 	wantOptions(t, "with a key", client, unset)
 }
 
-// TestAdoptOrphan: what no process has open any more is not ours to touch.
-func TestAdoptOrphan(t *testing.T) {
-	a := newAdoption(t, bothWays)
+// testOrphan: what no process has open any more is not ours to touch.
+func (a *adoption) testOrphan(t *testing.T) {
 	client, _ := labtest.Pair(t, a.Lab, 0)
 	labtest.Fault(t)(a.Drop(lab.Match{Src: lab.Only(a.ClientAddr4), Dst: lab.Only(a.ServerAddr4)}))
 	if _, err := client.Write([]byte("last words")); err != nil {
@@ -121,9 +137,8 @@ func TestAdoptOrphan(t *testing.T) {
 	a.refused(t, a.Client, "closed", client, loader.RefusalOrphan)
 }
 
-// TestAdoptOthers: listeners, and states that carry nothing, are passed over.
-func TestAdoptOthers(t *testing.T) {
-	a := newAdoption(t, bothWays)
+// testOthers: listeners, and states that carry nothing, are passed over.
+func (a *adoption) testOthers(t *testing.T) {
 	labtest.Listen(t, a.Client, netip.AddrPortFrom(a.ClientAddr4, 0))
 	// A connect to nowhere: SYN_SENT.
 	fd := -1
@@ -149,10 +164,9 @@ func TestAdoptOthers(t *testing.T) {
 	wantNoFaults(t, a.Programs)
 }
 
-// TestAdoptHalfClosed: a connection of which one half is closed is brought in line
+// testHalfClosed: a connection of which one half is closed is brought in line
 // like any other.
-func TestAdoptHalfClosed(t *testing.T) {
-	a := newAdoption(t, bothWays)
+func (a *adoption) testHalfClosed(t *testing.T) {
 	ln := labtest.Listen(t, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
 	client := labtest.Dial(t, a.Client, netip.AddrPort{}, labtest.Addr(ln.Addr()))
 	server := labtest.Accept(t, ln)
@@ -179,7 +193,8 @@ func TestAdoptMisuse(t *testing.T) {
 	if _, err := p.Adopt(loader.AdoptOptions{}, none); !errors.Is(err, loader.ErrNoPolicy) {
 		t.Errorf("%v, want ErrNoPolicy", err)
 	}
-	a := newAdoption(t, bothWays)
+	a := &adoption{Lab: labtest.New(t, lab.Options{}), Programs: p}
+	a.setPolicy(t, bothWays)
 	client, _ := labtest.Pair(t, a.Lab, 0)
 	stop := errors.New("stop")
 	err := a.Client.Do(func() error {

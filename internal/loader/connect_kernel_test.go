@@ -166,9 +166,10 @@ func wishes() []wish {
 // What an application asks for, before connect() or while it is under way, holds as
 // it does without a bound of connect(): that bound is never taken for its wish.
 func TestConnectWish(t *testing.T) {
+	b := loadertest.New(t, patient("tighten"))
 	for _, override := range []string{"tighten", "enforce", "allow"} {
 		t.Run(override, func(t *testing.T) {
-			b := loadertest.New(t, patient(override))
+			b.SetPolicy(t, patient(override))
 			at, fault := hole(t, b.Lab, b.ServerAddr4)
 			all := wishes()
 			var made []*attempt

@@ -22,8 +22,8 @@ import (
 func TestConnectUnnamed(t *testing.T) {
 	const own = 30_000
 	setup := func(a *attempt) { a.set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, own) }
+	b := loadertest.New(t, patient("tighten"))
 	t.Run("policy", func(t *testing.T) {
-		b := loadertest.New(t, patient("tighten"))
 		at, fault := hole(t, b.Lab, b.ServerAddr4)
 		a := try(t, b.Client, at, false, setup)
 		b.SetPolicy(t, slowPolicy+"peers: [{name: other, cidrs: [192.0.2.0/24]}]\n")
@@ -37,14 +37,14 @@ func TestConnectUnnamed(t *testing.T) {
 		wantNoFaults(t, b.Programs)
 	})
 	for name, o := range map[string]loader.AdoptOptions{"leave": {Release: true}, "leave of connects": {Connects: true}} {
-		t.Run(name, func(t *testing.T) { takesLeave(t, o, setup, own) })
+		t.Run(name, func(t *testing.T) { takesLeave(t, b, o, setup, own) })
 	}
 }
 
 // takesLeave tries a pass that takes leave.
-func takesLeave(t *testing.T, o loader.AdoptOptions, setup func(*attempt), own int) {
-	b := loadertest.New(t, patient("tighten"))
+func takesLeave(t *testing.T, b *loadertest.Bed, o loader.AdoptOptions, setup func(*attempt), own int) {
 	loadertest.Need(t, b.Programs, kernel.Adopt)
+	b.SetPolicy(t, patient("tighten"))
 	open, _ := labtest.Pair(t, b.Lab, 0)
 	at, _ := hole(t, b.Lab, b.ServerAddr4)
 	a := try(t, b.Client, at, false, setup)

@@ -212,15 +212,19 @@ func connecting(t *testing.T, a *adoption, to netip.AddrPort) (from netip.AddrPo
 // listened before the programs came or after.
 func TestKernelsServer(t *testing.T) {
 	labtest.NeedModule(t, "rds_tcp")
-	for name, before := range map[string]bool{"older": true, "newer": false} {
-		for _, text := range []string{bothWays, takeKernels} {
+	a, attach := within(t, true)
+	// RDS takes one connection from an address: each lab serves one case.
+	labs := map[bool][]*lab.Lab{true: {a.Lab, labtest.New(t, lab.Options{})}}
+	attach()
+	labs[false] = []*lab.Lab{labtest.New(t, lab.Options{}), labtest.New(t, lab.Options{})}
+	for older, labs := range labs {
+		for i, text := range []string{bothWays, takeKernels} {
 			managed := text == takeKernels
-			t.Run(fmt.Sprintf("%s, managed %v", name, managed), func(t *testing.T) {
-				a, attach := within(t, before) // RDS takes one connection from an address
+			t.Run(fmt.Sprintf("older %v, managed %v", older, managed), func(t *testing.T) {
+				a := &adoption{Programs: a.Programs, Lab: labs[i]}
 				a.setPolicy(t, text)
-				if before {
+				if older {
 					loadertest.Need(t, a.Programs, kernel.Adopt) // else nobody knows whose listener it is
-					attach()
 					a.pass(t, a.Server, plenty)
 				}
 				s := serveRDS(t, a)

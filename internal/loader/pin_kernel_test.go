@@ -443,21 +443,8 @@ func wantNoneAttached(t *testing.T, cgroup string) {
 	}
 }
 
-// TestRemove: nothing of ours is left, and connections are nobody's.
-func TestRemove(t *testing.T) {
-	b := newPinBed(t)
-	a := b.start(t, loadPinned, loadertest.Fast)
-	f := b.footprint(t)
-	a.mustStop(t)
-	if len(f.left()) < 12 {
-		t.Fatalf("the test sees only %q", f.left())
-	}
-	b.leave(t)
-	b.wantNothing(t, f)
-	wantOptions(t, "afterwards", b.dial(t, false), unset)
-}
-
-// TestAbandon: a first start that fails leaves nothing, a later one what was there.
+// TestAbandon: a first start that fails leaves nothing, a later one what was there. When
+// the pins are removed nothing of ours is left, and connections are nobody's.
 func TestAbandon(t *testing.T) {
 	b := newPinBed(t)
 	a := b.start(t, loadPinned, loadertest.Fast)
@@ -475,6 +462,12 @@ func TestAbandon(t *testing.T) {
 	}
 	a.mustStop(t)
 	wantOptions(t, "after a later start that failed", b.dial(t, false), fast)
+	if f = b.footprint(t); len(f.left()) < 12 {
+		t.Fatalf("the test sees only %q", f.left())
+	}
+	b.leave(t)
+	b.wantNothing(t, f)
+	wantOptions(t, "afterwards", b.dial(t, false), unset)
 }
 
 // TestMove: the programs go to another cgroup, and are gone from the old one.
@@ -502,6 +495,14 @@ func TestMove(t *testing.T) {
 // one start makes it whole, and nothing of what can be kept is lost.
 func TestHalfMade(t *testing.T) {
 	b := newPinBed(t)
+	var a agent // what one case made whole the next one damages
+	t.Cleanup(func() { _ = a.stop() })
+	start := func(t *testing.T) {
+		var err error
+		if a, err = startIn(b.dir, b.cgroup.Path, loadPinned, loadertest.Fast); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cut := func(names ...string) func(t *testing.T) {
 		return func(t *testing.T) {
 			for _, name := range names {
@@ -546,7 +547,9 @@ func TestHalfMade(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			a := b.start(t, loadPinned, loadertest.Fast)
+			if a.pins == nil {
+				start(t)
+			}
 			first := b.dial(t, false)
 			rec, _ := b.record(t, a.Programs, first)
 			opened := mustCounters(t, a.Programs, "server").OpenedOutbound
@@ -560,7 +563,7 @@ func TestHalfMade(t *testing.T) {
 				wantOptions(t, "without an agent", b.dial(t, false), fast)
 				opened++
 			}
-			a = b.start(t, loadPinned, loadertest.Fast)
+			start(t)
 			wantOptions(t, "after the start", b.dial(t, false), fast)
 			if d := cmp.Diff(whole, b.pinned(t)); d != "" {
 				t.Errorf("pins (-want +got):\n%s", d)
