@@ -216,69 +216,6 @@ func TestAdoptMisuse(t *testing.T) {
 	wantOptions(t, "client", client, slow)
 }
 
-// TestAdoptEnds: the end of an adopted connection is counted once, and told like
-// that of any other, by callbacks and by the tracepoint.
-func TestAdoptEnds(t *testing.T) {
-	for _, inside := range []bool{false, true} {
-		t.Run(map[bool]string{false: "outside the cgroup", true: "inside"}[inside], func(t *testing.T) {
-			a := newAdoption(t, loadertest.Fast)
-			told := events(t, a.Programs)
-			cgroup := labtest.Cgroup(t)
-			if inside {
-				labtest.Enter(t, cgroup)
-			}
-			reset, resetPeer := labtest.Pair(t, a.Lab, 0)
-			bound, boundPeer := labtest.Pair(t, a.Lab, 0)
-			flight, flightPeer := labtest.Pair(t, a.Lab, 0)
-			normal, normalPeer := labtest.Pair(t, a.Lab, 0)
-			if err := a.Attach(cgroup.Path); err != nil {
-				t.Fatal(err)
-			}
-			a.settle(t, a.Client)
-			wantOptions(t, "adopted", bound, fast)
-			if c := mustCounters(t, a.Programs, "server"); c.Adopted != 4 || c.Open() != 4 {
-				t.Errorf("counters %+v", c)
-			}
-			if _, err := boundPeer.Write([]byte("hello")); err != nil {
-				t.Fatal(err)
-			}
-			resetPeer.SetLinger(0)
-			resetPeer.Close()
-			if e := next(t, told, reset); e.Stall || e.Cause != loader.CauseReset || e.Cookie == 0 || e.Netns != a.Client.Inode() {
-				t.Errorf("reset: %+v", e)
-			}
-			normalPeer.Close()
-			normal.Close()
-			for _, peer := range []*net.TCPConn{boundPeer, flightPeer} {
-				labtest.Fault(t)(a.DropPort(labtest.Addr(peer.LocalAddr()).Port()))
-			}
-			if _, err := flight.Write([]byte("ping")); err != nil {
-				t.Fatal(err)
-			}
-			e := next(t, told, flight)
-			if stalls := inside && loadertest.Has(t, a.Programs, kernel.AdoptEvents); stalls != e.Stall {
-				t.Errorf("stall: %+v, want %t", e, stalls)
-			} else if stalls {
-				e = next(t, told, flight)
-			}
-			if e.Stall || e.Cause != loader.CauseInFlight || e.Errno != unix.ETIMEDOUT {
-				t.Errorf("in flight: %+v", e)
-			}
-			labtest.Eventually(t, late, func() bool { return mustCounters(t, a.Programs, "server").Open() == 0 }, "none open")
-			c := mustCounters(t, a.Programs, "server")
-			for cause, want := range map[loader.Cause]uint64{loader.CauseReset: 1, loader.CauseIdle: 1, loader.CauseInFlight: 1, loader.CauseNormal: 1} {
-				if c.Closed[cause] != want {
-					t.Errorf("counters %+v: %s", c, cause)
-				}
-			}
-			if c.BytesReceived != 5 || c.BytesAcked != 0 {
-				t.Errorf("counters %+v, want 5 bytes received, none acknowledged", c)
-			}
-			wantNoFaults(t, a.Programs)
-		})
-	}
-}
-
 // TestAdoptMany: a namespace full of connections takes one pass.
 func TestAdoptMany(t *testing.T) {
 	a := newAdoption(t, bothWays)
