@@ -102,13 +102,14 @@ func TestRunPinned(t *testing.T) {
 	if s := a.status(t); s.Health != "ok" || len(s.Programs) != 2 || s.Peers[0].Opened != uint64(a.opened) {
 		t.Errorf("status %+v, want %d opened", s, a.opened)
 	}
+	a.testSecondAgent(t)
+	a.terminate(t)
+	a.testBadStarts(t)
 }
 
-// A bad start leaves what is pinned in force.
-func TestRunPinnedFails(t *testing.T) {
-	a := newPinned(t)
-	a.start(t)
-	a.terminate(t)
+// testBadStarts: a bad start leaves what is pinned in force.
+func (a *runAgent) testBadStarts(t *testing.T) {
+	t.Helper()
 	for _, more := range [][]string{{"--listen", "127.0.0.1:x"}, {"--policy", "none.yaml"}, {"--listen", "192.0.2.1:9757"}} {
 		cmd := a.run(t, more...)
 		if err := a.ns.Do(cmd.Run); err == nil {
@@ -134,11 +135,10 @@ func TestRunPinnedFails(t *testing.T) {
 	}
 }
 
-// TestSecondAgent: it is told who the first is, in whatever directories it is to
+// testSecondAgent: it is told who the first is, in whatever directories it is to
 // work, and detach is, too.
-func TestSecondAgent(t *testing.T) {
-	a := newPinned(t)
-	a.start(t)
+func (a *runAgent) testSecondAgent(t *testing.T) {
+	t.Helper()
 	held := fmt.Sprintf("held by another agent, pid %d, since ", a.cmd.Process.Pid)
 	elsewhere := labtest.Cgroup(t).Path
 	below := filepath.Join(a.cgroup.Path, "below")
@@ -241,13 +241,13 @@ func TestPinsRemoved(t *testing.T) {
 	if s := a.status(t); s.Health != "ok" || !a.bounded(t) {
 		t.Errorf("status %+v", s)
 	}
+	a.testFaultsBefore(t)
 }
 
-// TestFaultsBefore: what went wrong before this start is told, and makes nothing
+// testFaultsBefore: what went wrong before this start is told, and makes nothing
 // degraded; what does since then is a problem.
-func TestFaultsBefore(t *testing.T) {
-	a := newPinned(t)
-	a.start(t)
+func (a *runAgent) testFaultsBefore(t *testing.T) {
+	t.Helper()
 	const none = loader.Fault(0)
 	loadertest.CountFault(t, a.bpffs, none, 3)
 	if s := a.status(t); s.Health != "degraded" || s.Faults[none.String()] != 3 || len(s.FaultsBefore) != 0 {

@@ -15,13 +15,19 @@ import (
 )
 
 // TestStopDuringJudgement: who waits for a verdict is told that none comes, and
-// the stop does not wait for the window.
+// the stop does not wait for the window. A namespace that is named twice is acted in once.
 func TestStopDuringJudgement(t *testing.T) {
 	a := newRunAgent(t)
 	a.write(t, strings.Replace(runPolicy, "window: 1500ms", "window: 30s", 1))
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), a.Client.FD())
+	a.more = []string{"--netns", path + "," + path} // which is one namespace
 	labtest.Enter(t, a.cgroup)
 	a.start(t)
 	client, _ := labtest.PairTo(t, labtest.Dialer{NS: a.Client}, a.Server, netip.AddrPortFrom(a.ServerAddr4, managedPort))
+	list := decoded[struct{ Sockets []api.Socket }](t, a, a.ns, "sockets", "--run-dir", "run", "-o", "json")
+	if len(list.Sockets) != 1 {
+		t.Errorf("%d sockets of a namespace that is named twice, want 1", len(list.Sockets))
+	}
 	labtest.Fault(t)(a.DropPort(managedPort))
 	type outcome struct {
 		stderr string
@@ -43,20 +49,6 @@ func TestStopDuringJudgement(t *testing.T) {
 	}
 	if got := <-reported; got.code == exitOK || !strings.Contains(got.stderr, "the agent is stopping") {
 		t.Errorf("the report ended with exit code %d: %q", got.code, got.stderr)
-	}
-}
-
-// TestNamespaceTwice: it is acted in once.
-func TestNamespaceTwice(t *testing.T) {
-	a := newRunAgent(t)
-	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), a.Client.FD())
-	a.more = []string{"--netns", path + "," + path}
-	labtest.Enter(t, a.cgroup)
-	a.start(t)
-	labtest.PairTo(t, labtest.Dialer{NS: a.Client}, a.Server, netip.AddrPortFrom(a.ServerAddr4, managedPort))
-	list := decoded[struct{ Sockets []api.Socket }](t, a, a.ns, "sockets", "--run-dir", "run", "-o", "json")
-	if len(list.Sockets) != 1 {
-		t.Errorf("%d sockets, want 1", len(list.Sockets))
 	}
 }
 
