@@ -69,6 +69,22 @@ func newRunAgent(t *testing.T) *runAgent {
 	return a
 }
 
+// kill ends the agent without a word, and waits until its locks are free: a process that
+// it was about to start has them until then.
+func (a *runAgent) kill(t *testing.T) {
+	t.Helper()
+	a.signal(t, syscall.SIGKILL)
+	_ = a.cmd.Wait()
+	labtest.Eventually(t, 10*time.Second, func() bool {
+		lock, err := os.Open(a.path("run/lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	}, "its locks")
+}
+
 // write replaces the policy file, as careful tools do.
 func (a *runAgent) write(t *testing.T, policy string) {
 	t.Helper()

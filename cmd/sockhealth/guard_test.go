@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -86,8 +85,7 @@ func TestGuard(t *testing.T) {
 	wantMetric(t, metrics, `sockhealth_sockets_guarded{policy="slow"} 1`)
 	wantMetric(t, metrics, `sockhealth_guards_total{policy="slow"} 1`)
 
-	a.signal(t, syscall.SIGKILL)
-	_ = a.cmd.Wait()
+	a.kill(t)
 	left := labtest.Options(t, c).UserTimeout
 	if left < 10*guardTimeout || left > 20*time.Minute {
 		t.Errorf("after a kill: user timeout %s", left)
@@ -115,8 +113,7 @@ func TestGuardDetach(t *testing.T) {
 			shut, _ := a.slowPair(t)
 			labtest.Setsockopt(t, shut, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(own/time.Millisecond))
 			a.awaitPeer(t, "slow", "are guarded", func(p *api.PolicyStatus) bool { return p.Guarded == 2 })
-			a.signal(t, syscall.SIGKILL)
-			_ = a.cmd.Wait()
+			a.kill(t)
 			go io.Copy(io.Discard, peer)
 			labtest.Eventually(t, time.Minute, func() bool { return labtest.TCPInfo(t, reads).Unacked == 0 }, "all is read")
 			began := time.Now()

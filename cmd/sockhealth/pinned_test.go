@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -92,8 +91,7 @@ func TestRunPinned(t *testing.T) {
 	if took := a.logged("took over from the agent before"); len(took) != 1 || took[0]["revision"] != a.status(t).Policy.Revision {
 		t.Errorf("logged %v", took)
 	}
-	a.signal(t, syscall.SIGKILL)
-	_ = a.cmd.Wait()
+	a.kill(t)
 	if !a.bounded(t) {
 		t.Error("after a kill: not bounded")
 	}
