@@ -72,20 +72,22 @@ func (a *admin) one(ctx context.Context, id conn.ID, fn func(*netns.NS, *conn.Sn
 	defer release()
 	var in *netns.NS
 	var found []conn.Snapshot
+	var unseen error
 	for _, ns := range spaces {
 		if id.Netns != 0 && id.Netns != ns.Inode() {
 			continue
 		}
 		here, err := a.matches(ns, id)
-		if err != nil {
-			return err
-		}
+		unseen = errors.Join(unseen, err) // it may be in another
 		if len(here) > 0 {
 			in, found = ns, append(found, here...)
 		}
 	}
 	switch len(found) {
 	case 0:
+		if unseen != nil {
+			return unseen
+		}
 		return a.none(ctx, spaces, id)
 	case 1:
 		return fn(in, &found[0])

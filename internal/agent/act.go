@@ -90,7 +90,7 @@ func (a *Agent) gone(w *weighing) verdict.Verdict {
 
 // destroy closes the socket and checks that it is gone.
 func (a *Agent) destroy(j *judgement, id conn.ID) error {
-	err := a.bounded(j.ns, func(ns *netns.NS) error { return a.Sockets.Destroy(ns, id) })
+	err := a.bounded(j.ns, func() {}, func(ns *netns.NS) error { return a.Sockets.Destroy(ns, id) })
 	if err != nil {
 		return err
 	}

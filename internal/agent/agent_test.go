@@ -21,8 +21,9 @@ import (
 // bubble runs fn on a fake clock, with an agent over a made-up world. Every
 // goroutine has to end with the agent.
 func bubble(t *testing.T, name string, fn func(t *testing.T, w *world, a *Agent)) {
+	t.Helper()
+	labtest.NoKernel(t)
 	t.Run(name, func(t *testing.T) {
-		labtest.NoKernel(t)
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.agent()

@@ -29,16 +29,19 @@ const (
 
 // bounded runs fn, which may be held up by a socket that an application keeps
 // locked, and waits no longer than walkLimit. The error is fn's, or errHeldUp;
-// fn then goes on alone.
-func (a *Agent) bounded(ns *netns.NS, fn func(ns *netns.NS) error) error {
+// fn then goes on alone. free is called when fn has ended, or cannot be run.
+func (a *Agent) bounded(ns *netns.NS, free func(), fn func(ns *netns.NS) error) error {
 	own, err := a.handles.hold(ns)
 	if err != nil {
+		free()
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
 		defer a.handles.drop(own)
-		done <- fn(own)
+		err := fn(own)
+		free()
+		done <- err
 	}()
 	limit := time.NewTimer(walkLimit)
 	defer limit.Stop()
@@ -76,8 +79,7 @@ func (a *Agent) walked(ns *netns.NS, look func(ns *netns.NS) ([]conn.Snapshot, e
 		return nil, errHeldUp
 	}
 	var found []conn.Snapshot // nobody's but fn's until it has ended
-	err := a.bounded(ns, func(ns *netns.NS) (err error) {
-		defer free()
+	err := a.bounded(ns, free, func(ns *netns.NS) (err error) {
 		found, err = look(ns)
 		return err
 	})

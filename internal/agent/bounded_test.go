@@ -20,6 +20,23 @@ type quick struct{}
 
 func (quick) Send(*netns.NS, *conn.Snapshot) (prober.Sent, error) { return prober.Sent{}, nil }
 
+// TestPlaceWithoutHandle: a walk for which there is no descriptor gives its place back.
+func TestPlaceWithoutHandle(t *testing.T) {
+	bubble(t, "no descriptor", func(t *testing.T, w *world, a *Agent) {
+		gone, err := w.ns.Dup()
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone.Close() // it cannot be opened again
+		for range maxWalks + 1 {
+			_, err := a.Scan(gone, func(*conn.Snapshot) bool { return true })
+			if err == nil || errors.Is(err, errHeldUp) {
+				t.Fatalf("%v, want that of the descriptor", err)
+			}
+		}
+	})
+}
+
 // TestTracksHeld: while somebody flushes conntrack whatever asks it waits, and no
 // look does; nor does a send behind those that ask who answers for a peer.
 func TestTracksHeld(t *testing.T) {

@@ -282,8 +282,7 @@ func (a *Agent) hear(ns *netns.NS, all *voices, found *surveyed) error {
 	}
 	part := newVoices(all.seed, all.force, all.since) // nobody else's until the walk has ended
 	var walked time.Duration                          // nor this
-	err := a.bounded(ns, func(own *netns.NS) error {
-		defer free()
+	err := a.bounded(ns, free, func(own *netns.NS) error {
 		return own.Do(func() error { // on one thread
 			began := a.CPU()
 			defer func() { walked = a.CPU() - began }()
