@@ -162,13 +162,17 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 		return nil, err
 	}
 	defer release()
-	ground := a.grounds(spaces)
 	var out []api.Socket
-	err = a.agent.List(spaces, func(s *conn.Snapshot, peer *policy.Peer) error {
-		out = append(out, a.socket(s, peer, ground(s.Netns)))
-		return ctx.Err()
-	})
-	return out, err
+	for _, ns := range spaces {
+		var here []api.Socket // the walk's alone until it has ended
+		ground := a.ground(ns)
+		err := a.agent.List(ns, func(s *conn.Snapshot, peer *policy.Peer) { here = append(here, a.socket(s, peer, ground)) })
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return nil, err
+		}
+		out = append(out, here...)
+	}
+	return out, nil
 }
 
 // socket puts a look into the words of the API; peer is nil where no policy is

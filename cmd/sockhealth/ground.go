@@ -33,23 +33,6 @@ func (a *admin) ground(ns *netns.NS) policy.Ground {
 	return g
 }
 
-// grounds returns what tells a namespace of these by its inode number; each is asked
-// once at most.
-func (a *admin) grounds(spaces []*netns.NS) func(inode uint32) policy.Ground {
-	known := make(map[uint32]policy.Ground)
-	return func(inode uint32) policy.Ground {
-		g, ok := known[inode]
-		for _, ns := range spaces {
-			if !ok && ns.Inode() == inode {
-				g = a.ground(ns)
-				break
-			}
-		}
-		known[inode] = g
-		return g
-	}
-}
-
 // uncapped says that entries ask for what this kernel cannot give, "" where none does.
 func uncapped(force *loader.InForce) string {
 	names := force.Uncapped()

@@ -103,13 +103,14 @@ func TestTracksHeld(t *testing.T) {
 func TestListHeldUp(t *testing.T) {
 	bubble(t, "held up", func(t *testing.T, w *world, a *Agent) {
 		w.add(1, 0, nil)
-		none := func(*conn.Snapshot, *policy.Peer) error { return nil }
-		if err := a.List([]*netns.NS{w.ns}, none); err != nil {
-			t.Fatal(err)
+		listed := 0
+		count := func(*conn.Snapshot, *policy.Peer) { listed++ }
+		if err := a.List(w.ns, count); err != nil || listed != 1 {
+			t.Fatalf("%d listed, %v", listed, err)
 		}
 		w.scanTime = time.Hour
 		began := time.Now()
-		err := a.List([]*netns.NS{w.ns}, none)
+		err := a.List(w.ns, count)
 		if took := time.Since(began); !errors.Is(err, errHeldUp) || took > 2*walkLimit {
 			t.Errorf("%v after %s", err, took)
 		}

@@ -10,34 +10,25 @@ import (
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
-// List calls fn for every managed connection of these namespaces until it
-// returns an error, which List returns: those that carry a record of a policy
-// in force. peer is its entry. Namespaces that the agent does not act in are
-// passed over. It looks once at every socket there is, and waits for one that an
-// application keeps locked no longer than Scan does: that is an error.
+// List calls fn for every managed connection of a namespace: those that carry a
+// record of a policy in force. peer is its entry. A namespace that the agent does not
+// act in has none. It looks once at every socket there is, and waits for one that an
+// application keeps locked no longer than Scan does: that is an error, and fn may
+// still be called afterwards.
 //
 // The error wraps loader.ErrUnsupported where the kernel cannot walk sockets.
-func (a *Agent) List(namespaces []*netns.NS, fn func(s *conn.Snapshot, peer *policy.Peer) error) error {
-	for _, ns := range namespaces {
-		if !a.covers(ns) {
-			continue
+func (a *Agent) List(ns *netns.NS, fn func(s *conn.Snapshot, peer *policy.Peer)) error {
+	if !a.covers(ns) {
+		return nil
+	}
+	_, err := a.Scan(ns, func(s *conn.Snapshot) bool {
+		if peer, unmanaged := a.peer(s); unmanaged == "" {
+			fn(s, peer)
 		}
-		found, err := a.Scan(ns, func(s *conn.Snapshot) bool {
-			_, unmanaged := a.peer(s)
-			return unmanaged == ""
-		})
-		if err != nil {
-			return fmt.Errorf("list sockets of %s: %w", ns, err)
-		}
-		for i := range found {
-			peer, unmanaged := a.peer(&found[i])
-			if unmanaged != "" {
-				continue // of a policy that is no longer in force
-			}
-			if err := fn(&found[i], peer); err != nil {
-				return fmt.Errorf("list sockets of %s: %w", ns, err)
-			}
-		}
+		return false // nothing is kept
+	})
+	if err != nil {
+		return fmt.Errorf("list sockets of %s: %w", ns, err)
 	}
 	return nil
 }
