@@ -61,7 +61,7 @@ func TestKilled(t *testing.T) {
 	for _, err := range errs {
 		t.Error(err)
 	}
-	if opened < 20 { // of an emulated machine
+	if opened < 3 { // an emulated machine is slow
 		t.Errorf("only %d connections were opened", opened)
 	}
 
