@@ -45,7 +45,9 @@ func (s *service) takeLeave() error {
 	}
 	err := s.programs.Leave()
 	if err == nil {
-		err = leaveConnects(s.programs, s.spaces.All())
+		l := &leave{programs: s.programs, spaces: s.spaces.All()}
+		err = l.connects()
+		l.close()
 	}
 	if err != nil && !errors.Is(err, loader.ErrUnsupported) {
 		s.log.Warn("connections that are being made may keep the user timeout of connect()", "error", err)

@@ -5,13 +5,18 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
 // TestLeaveConnects: who is connecting when the programs come off for good has its own
@@ -32,7 +37,7 @@ func TestLeaveConnects(t *testing.T) {
 			a.write(t, runPolicy+"  - {name: slow, cidrs: [10.91.2.0/24], ports: [7300], connect_timeout: 5m}\n")
 			a.start(t)
 			labtest.Fault(t)(a.DropC2S(port))
-			fd := connecting(t, a, netip.AddrPortFrom(a.ServerAddr4, port), own)
+			fd := connecting(t, a.Client, netip.AddrPortFrom(a.ServerAddr4, port), own)
 			if got := userTimeout(t, fd); got != bound {
 				t.Fatalf("while it connects the user timeout is %d ms, want %d", got, bound)
 			}
@@ -47,17 +52,65 @@ func TestLeaveConnects(t *testing.T) {
 	}
 }
 
+// TestLeaveHeldUp: where an application keeps a socket locked its namespace is named, and
+// the others do not wait for it.
+func TestLeaveHeldUp(t *testing.T) {
+	const own, port = 600_000, 7301
+	b := loadertest.New(t, runPolicy+"  - {name: slow, cidrs: [10.91.2.0/24], ports: [7301], connect_timeout: 5m}\n")
+	loadertest.Need(t, b.Programs, kernel.Adopt)
+	client, server := labtest.Pair(t, b.Lab, 7100)
+	labtest.Fault(t)(b.DropC2S(port))
+	fd := connecting(t, b.Client, netip.AddrPortFrom(b.ServerAddr4, port), own)
+	release := labtest.StuckSend(t, server)
+	defer release()
+	s := sockets.New(b.Programs)
+	labtest.Eventually(t, time.Minute, func() bool {
+		snap, err := s.Get(b.Server, labtest.Addr(server.LocalAddr()), labtest.Addr(server.RemoteAddr()))
+		return err == nil && snap.Locked
+	}, "the socket to be locked")
+	spaces := func() []*netns.NS { return fixed{b.Server, b.Client}.All() } // the locked one first
+
+	if err := b.Programs.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	l := leave{programs: b.Programs, spaces: spaces()}
+	if err := l.connects(); err == nil || !strings.HasSuffix(err.Error(), "the walk in "+b.Server.String()) {
+		t.Errorf("leave: %v", err)
+	}
+	l.close()
+	if got := userTimeout(t, fd); got != own {
+		t.Errorf("connecting: user timeout %d ms, want %d", got, own)
+	}
+
+	if labtest.Options(t, client).UserTimeout == 0 {
+		t.Fatal("not bounded")
+	}
+	l = leave{programs: b.Programs, spaces: spaces()}
+	released, pending, err := l.release(t.Context())
+	if released == 0 || pending != 0 || err != nil || l.heldUp() == nil {
+		t.Errorf("restore: %d released, %d pending, error %v, held up %v", released, pending, err, l.heldUp())
+	}
+	l.close()
+	if got := labtest.Options(t, client); got.KeepAlive || got.UserTimeout != 0 {
+		t.Errorf("restored: %+v", got)
+	}
+}
+
+// detach takes the programs off, in every namespace of the machine: in those of other
+// tests a walk may be held up.
 func (a *runAgent) detach(t *testing.T, more ...string) {
 	t.Helper()
-	if _, stderr, code := a.output(t, a.ns, append([]string{"detach", "--yes", "--bpffs", a.bpffs}, more...)...); code != exitOK || stderr != "" {
+	_, stderr, code := a.output(t, a.ns, append([]string{"detach", "--yes", "--bpffs", a.bpffs}, more...)...)
+	ours := slices.ContainsFunc([]*netns.NS{a.ns, a.Client, a.Server}, func(ns *netns.NS) bool { return strings.Contains(stderr, ns.String()) })
+	if code != exitOK || ours || stderr != "" && !strings.Contains(stderr, "holds up the walk") {
 		t.Errorf("detach: exit code %d, %q", code, stderr)
 	}
 }
 
 // connecting is a socket with a user timeout of its own whose connect() is under way.
-func connecting(t *testing.T, a *runAgent, to netip.AddrPort, ms int) (fd int) {
+func connecting(t *testing.T, ns *netns.NS, to netip.AddrPort, ms int) (fd int) {
 	t.Helper()
-	err := a.Client.Do(func() (err error) {
+	err := ns.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return err
 	})
