@@ -51,7 +51,7 @@ func newMatrix(cache *string) *cobra.Command {
 	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
 	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	f.IntVar(&m.atOnce, "at-once", 5, "machines at a time, of one processor each")
+	f.IntVar(&m.atOnce, "at-once", 6, "machines at a time, of one processor each")
 	return cmd
 }
 
@@ -168,14 +168,23 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	return append(jobs, varied...), err
 }
 
-// inOrder returns the jobs of several kernels in the order to run them in: first the
-// long ones, on newer kernels above all, so that none of them is the last to end.
+// inOrder returns the jobs of several kernels in the order to run them in: those that
+// every kernel has first, as they are the long ones, and so that what runs at one time
+// differs, as some wait much and some compute much; then the variants.
 func inOrder(plans [][]*job) (jobs []*job) {
+	long := len(apart) + 1
 	for i, more := 0, true; more; i++ {
 		more = false
-		for _, plan := range slices.Backward(plans) {
+		for k, plan := range plans {
 			if i < len(plan) {
-				jobs, more = append(jobs, plan[i]), true
+				more = true
+			}
+			at := i
+			if i < long && len(plan) >= long {
+				at = (i + k) % long
+			}
+			if at < len(plan) {
+				jobs = append(jobs, plan[at])
 			}
 		}
 	}

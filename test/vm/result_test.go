@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,5 +97,33 @@ func TestAllRan(t *testing.T) {
 				t.Errorf("%v, want ok: %t", err, tc.ok)
 			}
 		})
+	}
+}
+
+// TestInOrder: every job once, and of those that begin together no two alike as long as
+// there are others.
+func TestInOrder(t *testing.T) {
+	var plans [][]*job
+	want := make(map[*job]bool)
+	for range 3 {
+		var plan []*job
+		for i := range len(apart) + 1 + len(plans) { // with variants
+			plan = append(plan, &job{name: strconv.Itoa(i)})
+			want[plan[i]] = true
+		}
+		plans = append(plans, plan)
+	}
+	jobs := inOrder(plans)
+	if len(jobs) != len(want) {
+		t.Fatalf("%d jobs, want %d", len(jobs), len(want))
+	}
+	for i, j := range jobs {
+		if !want[j] {
+			t.Errorf("job %d, %s, twice", i, j.name)
+		}
+		delete(want, j)
+		if i > 0 && i < len(plans) && j.name == jobs[i-1].name {
+			t.Errorf("jobs %d and %d are both %s", i-1, i, j.name)
+		}
 	}
 }
