@@ -12,6 +12,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 // Kernel passes over the connections of the calling thread's namespace
@@ -56,15 +57,16 @@ type Adopter struct {
 	Config
 	wake chan struct{}
 
-	mu     sync.Mutex
-	passed map[uint32]*passed // by namespace
-	err    error              // why the last round was not complete
-	rounds int
+	mu      sync.Mutex
+	passed  map[uint32]*passed // by namespace
+	running map[uint32]bool    // passes under way, by namespace; true: nobody waits for it
+	err     error              // why the last round was not complete
+	rounds  int
 }
 
 // New returns an adopter that has done nothing yet.
 func New(c Config) *Adopter {
-	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed)}
+	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed), running: make(map[uint32]bool)}
 }
 
 // Wake has a round begin at once: the policy has changed, or a namespace has come.
@@ -154,36 +156,69 @@ func (a *Adopter) pass(ns *netns.NS, budget uint32) (*passed, error) {
 	if err != nil {
 		return new(passed), err
 	}
+	if !a.begin(ns.Inode()) {
+		_ = own.Close()
+		return new(passed), errHeldUp
+	}
 	p := newPassed()
 	done := make(chan error, 1)
 	go func() {
 		defer own.Close()
-		done <- own.Do(func() (err error) {
+		err := own.Do(func() (err error) {
 			p.stats, err = a.Kernel.Adopt(loader.AdoptOptions{Budget: budget}, p.add)
 			return err
 		})
-	}()
-	limit := time.NewTimer(passLimit)
-	defer limit.Stop()
-	select {
-	case err := <-done:
-		if err == nil {
-			a.keep(ns.Inode(), p)
+		late := a.end(ns.Inode(), p, err)
+		done <- err
+		if late {
+			a.Wake() // what was met there may want another pass
 		}
-		return p, err
-	case <-limit.C:
-		return new(passed), errHeldUp
+	}()
+	err, ok := wait.Within(done, passLimit)
+	if !ok {
+		a.late(ns.Inode())
+		p := new(passed)
+		p.stats.Spent = budget // as far as anybody knows
+		return p, errHeldUp
 	}
+	return p, err
 }
 
 // errHeldUp says that a pass did not come to its end in passLimit.
 var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 
-// keep puts what a complete pass met in the place of what the one before it did.
-func (a *Adopter) keep(inode uint32, p *passed) {
+// begin reports whether no pass over the namespace is under way, and that one is now:
+// those that a socket holds up would be more with each round.
+func (a *Adopter) begin(inode uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.passed[inode] = p
+	if _, runs := a.running[inode]; runs {
+		return false
+	}
+	a.running[inode] = false
+	return true
+}
+
+// late notes that the pass that is under way is not waited for.
+func (a *Adopter) late(inode uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, runs := a.running[inode]; runs {
+		a.running[inode] = true
+	}
+}
+
+// end notes that it is over, and whether nobody waited for that. What a complete one met
+// comes in the place of what the one before it did.
+func (a *Adopter) end(inode uint32, p *passed, err error) (late bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	late = a.running[inode]
+	delete(a.running, inode)
+	if err == nil {
+		a.passed[inode] = p
+	}
+	return late
 }
 
 // finish forgets the namespaces that have gone, and tells of errors.

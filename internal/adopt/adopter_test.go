@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,7 @@ type node struct {
 	budgets []uint32
 	err     error
 	held    chan struct{} // a pass waits for it, where there is one
+	begun   atomic.Int32
 }
 
 func newNode(t *testing.T) *node {
@@ -49,6 +51,7 @@ func (n *node) All() []*netns.NS {
 }
 
 func (n *node) Adopt(o loader.AdoptOptions, fn func(loader.Adoption) error) (loader.AdoptStats, error) {
+	n.begun.Add(1)
 	if n.held != nil {
 		<-n.held
 	}
@@ -145,18 +148,35 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// A pass that is held up holds up neither the round nor the end.
+// A pass that is held up holds up neither the round nor the end, and no second one is
+// begun beside it.
 func TestHeldUp(t *testing.T) {
 	n := newNode(t)
 	synctest.Test(t, func(t *testing.T) {
 		n.held = make(chan struct{}) // of the bubble
+		n.stuck = 3
 		a := n.run(t, 5000)
-		time.Sleep(3 * time.Second)
+		for range 20 {
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			if c := a.Coverage(); c.Rounds == 0 || !errors.Is(c.Err, errHeldUp) {
+				t.Errorf("coverage %+v", c)
+			}
+			a.Wake()
+		}
+		if n := n.begun.Load(); n != 1 {
+			t.Errorf("%d passes", n)
+		}
+		// What it meets at last counts, and another round follows at once.
 		synctest.Wait()
-		if c := a.Coverage(); c.Rounds == 0 || !errors.Is(c.Err, errHeldUp) {
+		rounds := a.Coverage().Rounds
+		close(n.held)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		c := a.Coverage()
+		if c.Rounds != rounds+1 || c.Err != nil || c.Policies[1].Pending["stuck"] != 3 {
 			t.Errorf("coverage %+v", c)
 		}
-		close(n.held)
 	})
 }
 

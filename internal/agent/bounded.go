@@ -9,6 +9,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/prober"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 const (
@@ -43,14 +44,11 @@ func (a *Agent) bounded(ns *netns.NS, free func(), fn func(ns *netns.NS) error) 
 		free()
 		done <- err
 	}()
-	limit := time.NewTimer(walkLimit)
-	defer limit.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-limit.C:
+	err, ok := wait.Within(done, walkLimit)
+	if !ok {
 		return errHeldUp
 	}
+	return err
 }
 
 // place takes one of the places for walks over a namespace; false: all are held

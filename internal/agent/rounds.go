@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 // walkLimit is how long a walk over the sockets of a namespace may take before
@@ -59,15 +60,11 @@ func (r *rounds) join(ns *netns.NS, cookie uint64, calm bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	limit := time.NewTimer(walkLimit)
-	defer limit.Stop()
-	select {
-	case <-mine.done:
-		_, ok := slices.BinarySearch(mine.reached, cookie)
-		return ok, mine.err
-	case <-limit.C:
+	if _, ok := wait.Within(mine.done, walkLimit); !ok {
 		return false, errHeldUp
 	}
+	_, ok := slices.BinarySearch(mine.reached, cookie)
+	return ok, mine.err
 }
 
 // add puts the wish where the next walk finds it, and sees to it that one comes.

@@ -15,6 +15,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 // Kernel finds and guards connections (loader.Programs).
@@ -161,15 +162,12 @@ func (g *Guard) passes(ctx context.Context, shut map[uint32]uint32, every time.D
 	if err := g.outOfReach(missing); err != nil {
 		errs = append(errs, err)
 	}
-	limit := time.NewTimer(passLimit)
-	defer limit.Stop()
-	for range started {
-		select {
-		case err := <-done:
-			errs = append(errs, err)
-		case <-limit.C:
-			return errors.Join(append(errs, errHeldUp)...)
+	for began := time.Now(); started > 0; started-- {
+		err, ok := wait.Within(done, passLimit-time.Since(began))
+		if !ok {
+			break // the next round tells, if it is still under way then
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -193,7 +191,7 @@ func (g *Guard) outOfReach(missing map[uint32]uint32) error {
 	return fmt.Errorf("%d network namespaces with peers that do not read are out of reach", n)
 }
 
-// errHeldUp says that a pass did not come to its end in passLimit.
+// errHeldUp says that the pass of the round before has not come to its end.
 var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 
 // begin reports whether no pass over the namespace is under way, and that one is now.

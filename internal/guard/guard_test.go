@@ -238,12 +238,18 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A pass that is held up holds up no round, and no second one is begun beside it.
+// A pass that is held up holds up no round, and no second one is begun beside it. It is
+// told when the next round meets it.
 func TestHeldUp(t *testing.T) {
 	n := newNode(t)
 	synctest.Test(t, func(t *testing.T) {
 		n.held, n.shut = make(chan struct{}), 1 // of the bubble
 		g := n.run(t)
+		time.Sleep(passLimit * 3 / 2)
+		synctest.Wait()
+		if s := g.Status(); s.Rounds != 1 || s.Err != nil {
+			t.Errorf("a pass that takes long: status %+v", s)
+		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if s := g.Status(); len(n.passes) != 1 || s.Rounds < 10 || !errors.Is(s.Err, errHeldUp) {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wait bounds the wait for work that nobody can end, such as a walk that a
+// locked socket holds up.
+package wait
+
+import "time"
+
+// Within receives from ch, and waits for that no longer than limit. Not ok: nothing
+// came. What is there counts as in time, however late this process looks: a machine that
+// stalls for longer than limit makes no work late that was done meanwhile.
+func Within[T any](ch <-chan T, limit time.Duration) (v T, ok bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case v = <-ch:
+		return v, true
+	case <-timer.C:
+	}
+	select {
+	case v = <-ch:
+		return v, true
+	default:
+		return v, false
+	}
+}
