@@ -80,14 +80,14 @@ func (o *outlook) state() (why Freeze, connected time.Duration) {
 // frozen returns why nothing is to be closed by this judgement, "" where it may be.
 // Where silence condemns it waits until it is known whether others spoke meanwhile.
 func (a *Agent) frozen(w *weighing, v verdict.Verdict) Freeze {
-	since := w.j.before.Taken
+	since := w.j.asked
 	for a.ctx.Err() == nil {
 		why, connected := a.outlook.state()
 		if why != "" || v.Word != verdict.DeadPath || w.peer.Observe || connected >= since {
 			return why
 		}
 		select {
-		case <-a.lookAround(w.j.ns, since):
+		case <-a.lookAround(w.j):
 		case <-a.ctx.Done():
 		}
 	}
@@ -95,10 +95,10 @@ func (a *Agent) frozen(w *weighing, v verdict.Verdict) Freeze {
 }
 
 // lookAround makes a survey unless one is under way, or it is known that the node
-// was well after that moment, or is not. It returns what closes when the survey has
-// ended.
-func (a *Agent) lookAround(near *netns.NS, since time.Duration) <-chan struct{} {
-	o := &a.outlook
+// was well when the peer was asked in vain, or is not. It returns what closes when the
+// survey has ended.
+func (a *Agent) lookAround(j *judgement) <-chan struct{} {
+	o, since := &a.outlook, j.asked
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	done := make(chan struct{})
@@ -109,8 +109,8 @@ func (a *Agent) lookAround(near *netns.NS, since time.Duration) <-chan struct{} 
 		close(done)
 		return done
 	}
-	own, err := a.handles.hold(near)
-	if err != nil || !a.start(func() { a.consider(own, since, done) }) {
+	own, err := a.handles.hold(j.ns)
+	if err != nil || !a.start(func() { a.consider(own, since, j.before.Taken-recently, done) }) {
 		if err != nil {
 			a.Log.Warn("look whether other peers are heard", "err", err)
 			o.connected = since // nothing is known against the node
@@ -125,19 +125,19 @@ func (a *Agent) lookAround(near *netns.NS, since time.Duration) <-chan struct{} 
 }
 
 // consider makes a survey, and freezes closing where it is this node that is silent.
-func (a *Agent) consider(near *netns.NS, since time.Duration, done chan struct{}) {
+func (a *Agent) consider(near *netns.NS, since, recent time.Duration, done chan struct{}) {
 	defer close(done)
 	o := &a.outlook
 	o.mu.Lock()
 	rested := o.rested
 	o.mu.Unlock()
 	a.pause(max(0, rested-a.Now()))
-	found := a.survey(near, since, since-recently, "")
+	found := a.survey(near, since, recent, "")
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.under, o.rested = nil, a.Now()+rest*found.walked
 	o.connected = max(o.connected, found.connected)
-	if found.connected >= since || !a.start(func() { a.thaw(near, since-recently) }) {
+	if found.connected >= since || !a.start(func() { a.thaw(near, recent) }) {
 		a.handles.drop(near)
 		return
 	}
@@ -234,13 +234,16 @@ func (a *Agent) survey(near *netns.NS, since, recent time.Duration, frozen Freez
 	began := a.Now()
 	v := newVoices(maphash.MakeSeed(), a.Kernel.InForce(), recent)
 	var found surveyed
+	var lost time.Duration // on walks that did not come to their end
 	for _, ns := range spaces {
 		if !a.covers(ns) {
 			continue
 		}
 		err := errHeldUp
-		if a.Now()-began <= walkLimit {
-			err = a.hear(ns, v, &found)
+		if turn := a.Now(); lost < walkLimit {
+			if err = a.hear(ns, v, &found); errors.Is(err, errHeldUp) {
+				lost += a.Now() - turn
+			}
 		}
 		if err != nil && !errors.Is(err, loader.ErrUnsupported) {
 			found.partial, least = true, 1

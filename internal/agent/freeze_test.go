@@ -138,6 +138,27 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
+// TestFreezeAmid: the node falls silent when a judgement has just begun. What others said
+// between its first attempt and the next tells nothing about the rest of its window.
+func TestFreezeAmid(t *testing.T) {
+	for _, after := range []time.Duration{0, 10 * time.Millisecond, 900 * time.Millisecond} {
+		bubble(t, after.String(), func(t *testing.T, w *world, a *Agent) {
+			w.peers(6, 1)
+			time.AfterFunc(after, func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				for _, s := range w.sockets {
+					s.attempt = nil
+					if s.snap.Cookie > 1 {
+						s.heard = w.now()
+					}
+				}
+			})
+			wantWhy(t, a, w.reported(t, a, 1), FreezeSilent)
+		})
+	}
+}
+
 // TestNoFreeze: one peer, or a few, are not this node, and their connections are
 // closed when the window has passed, whether the other peers had said something or
 // had to be asked.

@@ -98,7 +98,7 @@ func TestSweepOnce(t *testing.T) {
 		}
 		wantAll(t, w.reported(t, a, 1, 2), ActionClosed)
 		w.settled(t, a, time.Minute)
-		if w.destroyed() != 3 || w.scans != 2 { // and once for the survey
+		if w.destroyed() != 3 || w.scans != 3 { // and once for each survey
 			t.Errorf("%d destroyed, %d walks", w.destroyed(), w.scans)
 		}
 	})

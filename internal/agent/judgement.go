@@ -15,7 +15,7 @@ import (
 )
 
 // judgement gathers the evidence about one socket, once, for everybody who
-// asks meanwhile. before, peer and ns never change; after, probe and attempts
+// asks meanwhile. before, peer and ns never change; after, probe, attempts and asked
 // are settled when done closes.
 type judgement struct {
 	refs   int // who still needs ns, held by Agent.mu
@@ -29,6 +29,9 @@ type judgement struct {
 	after    verdict.Look
 	probe    verdict.Probe
 	attempts attempts
+	// asked is when the last attempt but one was made, or the only one: where other peers
+	// were heard since, and this one not, it is not this node.
+	asked time.Duration
 
 	endMu sync.Mutex
 	end   verdict.End // as the kernel's event tells
@@ -164,7 +167,7 @@ func (a *Agent) awaitEnd(j *judgement) verdict.End {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			return verdict.EndUnknown
+			return j.ended()
 		case <-a.ctx.Done():
 			return verdict.EndUnknown
 		}

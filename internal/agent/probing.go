@@ -26,7 +26,6 @@ type probing struct {
 	kinds    []AttemptKind // of the attempts made
 	attempts attempts      // for the record
 	swept    bool          // the siblings are being asked
-	looked   bool          // it is being found out whether other peers are heard
 	lastDue  time.Duration // when the last attempt is
 	bare     time.Duration // when the kernel was last seen to have asked; 0: never
 	probe    verdict.Probe
@@ -80,6 +79,9 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 				return found, settled
 			}
 		}
+		if n <= max(0, want.Attempts-2) {
+			p.j.asked = p.agent.Now()
+		}
 		p.attempt(last)
 		due := max(began+time.Duration(n+1)*spacing-p.agent.Now(), closest)
 		if last {
@@ -89,19 +91,13 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			return found, settled
 		}
 		if n >= min(1, want.Attempts-1) {
-			p.spread()
+			p.swept = p.swept || p.agent.sweep(p.j)
+		}
+		if n >= max(0, want.Attempts-2) && p.agent.underWay(&p.j.before) {
+			p.agent.lookAround(p.j) // so that a close need not wait
 		}
 	}
 	return p.confirm(ctx, answer)
-}
-
-// spread does once what silence calls for beyond the socket itself.
-func (p *probing) spread() {
-	p.swept = p.swept || p.agent.sweep(p.j)
-	if !p.looked && p.agent.underWay(&p.j.before) {
-		p.looked = true
-		p.agent.lookAround(p.j.ns, p.j.before.Taken) // so that a close need not wait
-	}
 }
 
 // confirm waits, where the kernel cannot be made to probe (before Linux 5.15),

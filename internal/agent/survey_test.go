@@ -155,6 +155,46 @@ func (p *partly) Scan(ns *netns.NS, fn func(conn.Snapshot) error) error {
 	return p.world.Scan(ns, fn)
 }
 
+// many are as many namespaces, each of which takes a while to walk over; those of the
+// last one are heard.
+type many struct {
+	*world
+	n     int
+	walks int
+}
+
+func (m *many) All() (all []*netns.NS) {
+	for range m.n {
+		ns, err := m.ns.Dup()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		all = append(all, ns)
+	}
+	return all
+}
+
+func (m *many) Scan(ns *netns.NS, fn func(conn.Snapshot) error) error {
+	if m.walks++; m.walks < m.n {
+		time.Sleep(walkLimit / 10) // of the fake clock
+		return nil
+	}
+	return m.world.Scan(ns, fn)
+}
+
+// TestManyNamespaces: a survey is complete however long all its walks take together.
+func TestManyNamespaces(t *testing.T) {
+	bubble(t, "many", func(t *testing.T, w *world, a *Agent) {
+		w.peers(6, 1)
+		m := &many{world: w, n: 100}
+		a.Sockets, a.Namespaces = m, m
+		since := w.now()
+		if found := a.survey(w.ns, since, since-recently, ""); found.partial || found.peers != 6 || found.connected < since {
+			t.Errorf("since %v: %+v", since, found)
+		}
+	})
+}
+
 // TestSurveysRest: however much is judged, and while closing is frozen,
 // surveys take no more than their share of the CPU.
 func TestSurveysRest(t *testing.T) {
@@ -211,9 +251,6 @@ func TestSiblingsLookEarly(t *testing.T) {
 	bubble(t, "early", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 1)
 		w.mu.Lock()
-		for c := uint64(2); c <= 6; c++ { // these take their time to answer
-			w.sockets[c].attempt = func(n int) bool { return n%3 == 0 }
-		}
 		s := w.look(w.sockets[1])
 		w.mu.Unlock()
 		got := a.judgeAll(t.Context(), &call{ns: w.ns, sent: w.now(), reporter: reporterSweep}, []conn.Snapshot{s})
