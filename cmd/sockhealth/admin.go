@@ -162,17 +162,29 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 		return nil, err
 	}
 	defer release()
-	var out []api.Socket
-	for _, ns := range spaces {
+	return listAll(ctx, spaces, func(ns *netns.NS) ([]api.Socket, error) {
 		var here []api.Socket // the walk's alone until it has ended
 		ground := a.ground(ns)
 		err := a.agent.List(ns, func(s *conn.Snapshot, peer *policy.Peer) { here = append(here, a.socket(s, peer, ground)) })
-		if err := errors.Join(err, ctx.Err()); err != nil {
+		if err != nil {
 			return nil, err
 		}
-		out = append(out, here...)
+		return here, nil
+	})
+}
+
+// listAll joins the lists of namespaces. Where one cannot be listed the error says so, and
+// the others still are.
+func listAll(ctx context.Context, spaces []*netns.NS, list func(ns *netns.NS) ([]api.Socket, error)) (all []api.Socket, err error) {
+	var missing []error
+	for _, ns := range spaces {
+		here, err := list(ns)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		all, missing = append(all, here...), append(missing, err)
 	}
-	return out, nil
+	return all, errors.Join(missing...)
 }
 
 // socket puts a look into the words of the API; peer is nil where no policy is

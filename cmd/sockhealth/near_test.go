@@ -82,6 +82,23 @@ func (s *stuck) Scan(_ *netns.NS, fn func(conn.Snapshot) error) error {
 	return err
 }
 
+// TestSocketsHeldUp: where one namespace cannot be listed the others are.
+func TestSocketsHeldUp(t *testing.T) {
+	heldUp := errors.New("list sockets of netns 7: held up")
+	errs := []error{nil, heldUp, nil}
+	list := func(*netns.NS) ([]api.Socket, error) {
+		err := errs[0]
+		if errs = errs[1:]; err != nil {
+			return nil, err
+		}
+		return make([]api.Socket, 2), nil
+	}
+	all, err := listAll(t.Context(), make([]*netns.NS, len(errs)), list)
+	if len(all) != 4 || !errors.Is(err, heldUp) {
+		t.Errorf("%d listed, error %v", len(all), err)
+	}
+}
+
 // TestNearHeldUp: who asks again and again about a connection that has ended, while a
 // walk waits for a lock, is answered each time, and leaves no more walks than there are
 // places for.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -55,11 +56,21 @@ the direction says that it is a guess.`,
 			return err
 		}
 		if output.value == asJSON {
-			return writeJSON(e.stdout, list)
+			err = writeJSON(e.stdout, list)
+		} else {
+			err = writeTable(e.stdout, socketRows(list.Sockets, output.value == wide))
 		}
-		return writeTable(e.stdout, socketRows(list.Sockets, output.value == wide))
+		return errors.Join(err, missing(list.Incomplete))
 	}
 	return cmd
+}
+
+// missing is the error of a list that is not complete, nil where it is.
+func missing(incomplete string) error {
+	if incomplete == "" {
+		return nil
+	}
+	return fmt.Errorf("the list is not complete: %s", incomplete)
 }
 
 // listUnmanaged prints the connections that are not bounded. Where some may be
@@ -74,10 +85,7 @@ func listUnmanaged(ctx context.Context, e *env, runDir, output string) error {
 	} else {
 		err = writeTable(e.stdout, unmanagedRows(list.Sockets, output == wide))
 	}
-	if err == nil && list.Incomplete != "" {
-		err = fmt.Errorf("the list is not complete: %s", list.Incomplete)
-	}
-	return err
+	return errors.Join(err, missing(list.Incomplete))
 }
 
 // socketRows makes the table of sockets.

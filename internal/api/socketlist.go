@@ -21,11 +21,7 @@ func (h *admin) sockets(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	list, err := h.of.Sockets(r.Context())
-	if err != nil {
-		h.answer(w, r, nil, err)
-		return
-	}
-	writeList(w, list, "")
+	writeSome(h, w, r, list, err)
 }
 
 // unmanaged answers GET /v1/sockets/unmanaged.
@@ -34,6 +30,11 @@ func (h *admin) unmanaged(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	list, err := h.of.Unmanaged(r.Context())
+	writeSome(h, w, r, list, err)
+}
+
+// writeSome writes a list of which err says why some may be missing.
+func writeSome[T any](h *admin, w http.ResponseWriter, r *http.Request, list []T, err error) {
 	incomplete := ""
 	switch {
 	case r.Context().Err() != nil: // the client went away

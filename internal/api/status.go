@@ -130,6 +130,8 @@ type Policy struct {
 type Sockets struct {
 	Schema  int      `json:"schema"`
 	Sockets []Socket `json:"sockets"`
+	// Incomplete is why some may be missing, "" where none is.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // Socket is one look at one socket. Ages are in milliseconds.
