@@ -283,7 +283,7 @@ func (a *runAgent) signal(t *testing.T, sig syscall.Signal) {
 func (a *runAgent) terminate(t *testing.T) int {
 	t.Helper()
 	a.signal(t, syscall.SIGTERM)
-	labtest.Eventually(t, 15*time.Second, func() bool {
+	labtest.Eventually(t, time.Minute, func() bool {
 		var info unix.Siginfo
 		// Without reaping: Wait is for the clean-up.
 		err := unix.Waitid(unix.P_PID, a.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)

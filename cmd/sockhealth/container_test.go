@@ -52,6 +52,7 @@ type containers struct {
 
 // newContainers makes both containers with three connections each. No agent runs.
 func newContainers(t *testing.T) *containers {
+	labtest.Everywhere(t)
 	c := &containers{oci: newOCI(t), runAgent: newRunAgent(t)}
 	c.write(t, containerPolicy(time.Minute))
 	c.more = []string{"--netns", "all"}

@@ -45,7 +45,8 @@ func (s *service) takeLeave() error {
 	}
 	err := s.programs.Leave()
 	if err == nil {
-		l := &leave{programs: s.programs, spaces: s.spaces.All()}
+		l := newLeave(s.programs, s.spaces.All())
+		l.patience = grace
 		err = l.connects()
 		l.close()
 	}

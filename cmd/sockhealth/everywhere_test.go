@@ -39,6 +39,7 @@ func (a *runAgent) young(t *testing.T, known *registry.Registry) *lab.Lab {
 // What happens in a namespace that is younger than the last look at the node makes it
 // known: by a report, and by an operator's question.
 func TestYoungNamespace(t *testing.T) {
+	labtest.Everywhere(t)
 	a := newRunAgent(t)
 	a.write(t, containerPolicy(time.Minute))
 	o := &runOptions{policy: a.path("policy.yaml"), listen: "127.0.0.1:0", cgroup: a.cgroup.Path, runDir: a.path("run"), noPin: true}

@@ -12,6 +12,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/netns/registry"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 // What --restore takes: a pass over all namespaces, until nothing waits.
@@ -81,7 +82,13 @@ func leavePinned(e *env, pins *loader.Pins) error {
 type leave struct {
 	programs *loader.Programs
 	spaces   []*netns.NS
-	late     []*netns.NS // those whose walk has not come to its end
+	late     []*netns.NS   // those whose walk has not come to its end
+	patience time.Duration // with each of them
+}
+
+// newLeave is a leave of some namespaces, whose handles are its own from now on.
+func newLeave(p *loader.Programs, spaces []*netns.NS) *leave {
+	return &leave{programs: p, spaces: spaces, patience: leavePatience}
 }
 
 // leaveAll is a leave of the namespaces that are in sight.
@@ -94,7 +101,7 @@ func leaveAll(e *env, p *loader.Programs) (*leave, error) {
 	if err := spaces.Refresh(); err != nil {
 		fmt.Fprintf(e.stderr, "sockhealth: some network namespaces cannot be seen, connections there keep the options that they have: %v\n", err)
 	}
-	return &leave{programs: p, spaces: spaces.All()}, nil
+	return newLeave(p, spaces.All()), nil
 }
 
 // close closes the handles of the namespaces, but those in which a walk is held up.
@@ -104,8 +111,9 @@ func (l *leave) close() {
 	}
 }
 
-// leavePatience is how long a walk over a namespace may take.
-const leavePatience = 3 * time.Second
+// leavePatience is how long a walk over a namespace is waited for: one over very many
+// sockets takes its time, one that a locked socket holds up never ends.
+const leavePatience = 10 * time.Second
 
 // passed is what a walk over a namespace did.
 type passed struct {
@@ -119,6 +127,10 @@ func (l *leave) each(ctx context.Context, fn func() passed) (sum passed) {
 	var walked []*netns.NS
 	var errs []error
 	for i, ns := range l.spaces {
+		if ctx.Err() != nil {
+			walked, errs = append(walked, l.spaces[i:]...), append(errs, ctx.Err())
+			break
+		}
 		done := make(chan passed, 1)
 		go func() {
 			var p passed
@@ -126,21 +138,17 @@ func (l *leave) each(ctx context.Context, fn func() passed) (sum passed) {
 			p.err = err
 			done <- p
 		}()
-		select {
-		case p := <-done:
-			walked = append(walked, ns)
-			sum.released += p.released
-			sum.pending += p.pending
-			errs = append(errs, p.err)
-			continue
-		case <-time.After(leavePatience):
+		p, ok := wait.Within(done, l.patience)
+		if !ok {
 			l.late = append(l.late, ns)
 			continue
-		case <-ctx.Done():
-			errs = append(errs, ctx.Err())
 		}
-		walked = append(walked, l.spaces[i+1:]...)
-		break
+		walked = append(walked, ns)
+		sum.released += p.released
+		sum.pending += p.pending
+		if p.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", ns, p.err))
+		}
 	}
 	l.spaces = walked
 	sum.err = errors.Join(errs...)
@@ -156,7 +164,8 @@ func (l *leave) heldUp() error {
 	for _, ns := range l.late {
 		names = append(names, ns.String())
 	}
-	return fmt.Errorf("an application keeps a socket locked, which holds up the walk in %s", strings.Join(names, ", "))
+	return fmt.Errorf("a walk did not come to its end within %s, as where an application keeps a socket locked: %s",
+		l.patience, strings.Join(names, ", "))
 }
 
 // connects gives every connect() under way its own user timeout back.

@@ -162,6 +162,7 @@ func (a *runAgent) testSecondAgent(t *testing.T) {
 // TestDetach: nothing is pinned and connections open unbounded; those that are open
 // keep what they have, or have back what their applications asked for.
 func TestDetach(t *testing.T) {
+	labtest.Everywhere(t)
 	a := newPinned(t)
 	for _, restore := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restore %v", restore), func(t *testing.T) {

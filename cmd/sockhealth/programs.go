@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/loader"
@@ -45,6 +46,17 @@ func (s *service) lock() (err error) {
 	return nil
 }
 
+// closePrograms lets go of them. An application that keeps a socket locked is no fault of
+// this stop: the process ends with that walk.
+func (s *service) closePrograms() error {
+	err := s.programs.Close()
+	if errors.Is(err, loader.ErrWalking) {
+		s.log.Warn("stop", "error", err)
+		return nil
+	}
+	return err
+}
+
 // loadPrograms loads them, gives them the policy and only then lets them see
 // connections.
 func (s *service) loadPrograms() (err error) {
@@ -59,7 +71,7 @@ func (s *service) loadPrograms() (err error) {
 	if err != nil {
 		return err
 	}
-	s.onStop(s.programs.Close)
+	s.onStop(s.closePrograms)
 	// Watched from before it is read: no change in between is missed.
 	if s.watch, err = s.reloader.Watch(); err != nil {
 		return err

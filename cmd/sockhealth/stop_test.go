@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 )
 
 // TestStopDuringJudgement: who waits for a verdict is told that none comes, and
@@ -54,6 +56,7 @@ func TestStopDuringJudgement(t *testing.T) {
 
 // Whatever the agent follows ends with it, also in all network namespaces.
 func TestStopEverywhere(t *testing.T) {
+	labtest.Everywhere(t)
 	a := newRunAgent(t)
 	a.write(t, "version: 1\npeers: [{name: nobody, cidrs: [192.0.2.1/32], existing: ignore}]\n")
 	a.more = []string{"--netns", "all"}
@@ -63,5 +66,24 @@ func TestStopEverywhere(t *testing.T) {
 	}
 	if code := a.terminate(t); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestStopHeldUp: an application that keeps a socket locked is no failure of a stop.
+func TestStopHeldUp(t *testing.T) {
+	loadertest.Need(t, loadertest.Load(t), kernel.Adopt)
+	a := newRunAgent(t)
+	_, server := labtest.Pair(t, a.Lab, 7102)
+	release := labtest.StuckSend(t, server)
+	a.write(t, "version: 1\npeers: [{name: nobody, cidrs: [192.0.2.1/32], existing: ignore}]\n")
+	a.more = []string{"--netns", "all"}
+	a.start(t)
+	go func() { // no process ends before its walk does
+		for began := time.Now(); len(a.logged("stop")) == 0 && time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		}
+		release()
+	}()
+	if code := a.terminate(t); code != exitOK || len(a.logged("stop")) != 1 {
+		t.Errorf("exit code %d, log %v", code, a.logged("stop"))
 	}
 }

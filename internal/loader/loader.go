@@ -246,13 +246,13 @@ const closeLimit = time.Second
 // with the policy in force; others come off their cgroup and are freed. Options
 // that were set on sockets stay as they are either way. A walk that is held up by a
 // locked socket still uses the objects: they are left to the end of the process
-// then, and the error says so.
+// then, and the error wraps ErrWalking.
 func (p *Programs) Close() error {
 	beat := p.Beat()
 	p.letGo()
 	for began := time.Now(); !p.walks.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > closeLimit {
-			return errors.New("close programs: a walk over the sockets is held up, they stay loaded until the process ends")
+			return fmt.Errorf("close programs: %w, they stay loaded until the process ends", ErrWalking)
 		}
 	}
 	defer p.walks.Unlock()

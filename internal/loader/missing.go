@@ -14,6 +14,8 @@ var (
 	// ErrLate says that a walk came to a socket after what it was to do there was
 	// out of date.
 	ErrLate = errors.New("too late: the walk over the sockets was held up")
+	// ErrWalking says that a walk over the sockets has not come to its end.
+	ErrWalking = errors.New("a walk over the sockets is held up")
 	// ErrClosed says that the programs were closed.
 	ErrClosed = errors.New("programs are closed")
 	// ErrHeld says that another agent works here.

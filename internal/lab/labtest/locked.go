@@ -3,6 +3,7 @@
 package labtest
 
 import (
+	"errors"
 	"net"
 	"os"
 	"testing"
@@ -12,9 +13,10 @@ import (
 )
 
 // StuckSend sends a page that is not there, until release brings it: the socket stays
-// locked meanwhile. It needs userfaultfd.
+// locked meanwhile, and no test runs that walks over all namespaces. It needs userfaultfd.
 func StuckSend(t testing.TB, c *net.TCPConn) (release func()) {
 	t.Helper()
+	t.Cleanup(machineWide(t, unix.LOCK_EX)) // not before: walks that it held up are to end
 	size := uintptr(os.Getpagesize())
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
 	if errno != 0 {
@@ -53,4 +55,27 @@ func StuckSend(t testing.TB, c *net.TCPConn) (release func()) {
 		ioctl("UFFDIO_ZEROPAGE", 0xc020aa04, &[4]uint64{start, uint64(size)})
 		<-sent
 	}
+}
+
+// Everywhere says that the test walks over the sockets of every network namespace of this
+// machine: until its end no other test's process keeps one locked.
+func Everywhere(t testing.TB) {
+	t.Helper()
+	t.Cleanup(machineWide(t, unix.LOCK_SH))
+}
+
+// machineWide takes a lock that the tests of all packages share.
+func machineWide(t testing.TB, how int) (release func()) {
+	t.Helper()
+	dir, err := os.Open(os.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(dir.Fd()), how)
+	}
+	if err != nil {
+		t.Fatalf("lock %s: %v", dir.Name(), err)
+	}
+	return func() { _ = dir.Close() }
 }
