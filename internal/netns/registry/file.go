@@ -15,16 +15,31 @@ import (
 
 // file opens the namespace that another's open file keeps: the one it is a
 // descriptor of, or that of the socket. What there is by now may be another file.
-func (s *scan) file(tid, fd int) (*netns.NS, error) {
-	path := filepath.Join(s.proc, strconv.Itoa(tid), "fd", strconv.Itoa(fd))
+// netns.ErrNotNetns says that inode is a namespace of another kind.
+func (s *scan) file(tid, fd int, inode uint32) (*netns.NS, error) {
+	path := filepath.Join(s.thread(tid), "fd", strconv.Itoa(fd))
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return nil, err
+		return nil, s.unlessEnded(tid, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return aside(path)
+	if st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		ns, err := socket(tid, fd)
+		return ns, s.unlessEnded(tid, err)
 	}
-	return socket(tid, fd)
+	ns, err := aside(path)
+	if err != nil && !isNamespace(path, inode) {
+		return nil, unix.ENOENT // closed, and the number is another file's
+	}
+	return ns, err
+}
+
+// isNamespace reports whether a path is the namespace of this number, of whatever
+// kind: those of all kinds are numbered together.
+func isNamespace(path string, inode uint32) bool {
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	return unix.Stat(path, &st) == nil && st.Ino == uint64(inode) &&
+		unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC
 }
 
 // aside opens a namespace by way of a mount, and does not keep that: umount(2)

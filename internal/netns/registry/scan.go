@@ -70,7 +70,7 @@ func (s *scan) take(inode uint32, path string, ns *netns.NS, err error) error {
 			return err
 		}
 		s.seen[ns.Inode()], s.found[ns.Inode()] = true, ns
-	case errors.Is(err, netns.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+	case refused(err):
 		if inode == 0 {
 			s.hidden.Add(path)
 		} else {
@@ -84,6 +84,11 @@ func (s *scan) take(inode uint32, path string, ns *netns.NS, err error) error {
 		return err
 	}
 	return nil
+}
+
+// refused reports whether an error means that something may not be opened.
+func refused(err error) bool {
+	return errors.Is(err, netns.ErrPermission) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
 // gone reports whether an error means that what was to be opened has ended. A
@@ -118,7 +123,7 @@ func (s *scan) residents() error {
 		if s.sight(w.inode) {
 			continue
 		}
-		ns, err := s.thread(w.tid)
+		ns, err := s.resident(w.tid)
 		if err := s.take(w.inode, s.of(w.tid), ns, err); err != nil {
 			return err
 		}
@@ -126,15 +131,19 @@ func (s *scan) residents() error {
 	return nil
 }
 
-// thread opens the namespace that a thread works in.
-func (s *scan) thread(tid int) (*netns.NS, error) {
-	dir := filepath.Join(s.proc, strconv.Itoa(tid))
-	ns, err := netns.Open(filepath.Join(dir, "ns/net"))
-	// proc_ns_get_link says EACCES too where the process has exited.
-	if errors.Is(err, netns.ErrPermission) && unix.Access(dir, unix.F_OK) != nil {
-		return nil, unix.ESRCH
+// resident opens the namespace that a thread works in.
+func (s *scan) resident(tid int) (*netns.NS, error) {
+	ns, err := netns.Open(s.of(tid))
+	return ns, s.unlessEnded(tid, err)
+}
+
+// unlessEnded returns err, and ESRCH where it is a refusal and the thread has ended:
+// proc_ns_get_link and proc_pid_get_link say EACCES then, too.
+func (s *scan) unlessEnded(tid int, err error) error {
+	if refused(err) && unix.Access(s.thread(tid), unix.F_OK) != nil {
+		return unix.ESRCH
 	}
-	return ns, err
+	return err
 }
 
 // processes is residents by /proc alone, which shows first threads. A stat is
@@ -159,7 +168,7 @@ func (s *scan) processes() error {
 		if unix.Stat(filepath.Join(s.proc, name, "ns/net"), &st) == nil && s.sight(uint32(st.Ino)) {
 			continue
 		}
-		ns, err := s.thread(tid)
+		ns, err := s.resident(tid)
 		if err := s.take(0, s.of(tid), ns, err); err != nil {
 			return err
 		}
@@ -182,7 +191,7 @@ func (s *scan) holders() error {
 		if s.sight(w.inode) || s.other[w.inode] {
 			continue
 		}
-		ns, err := s.file(w.tid, w.fd)
+		ns, err := s.file(w.tid, w.fd, w.inode)
 		if err := s.take(w.inode, s.of(w.tid), ns, err); err != nil {
 			return err
 		}
@@ -190,8 +199,11 @@ func (s *scan) holders() error {
 	return nil
 }
 
+// thread is the path of a thread's directory.
+func (s *scan) thread(tid int) string { return filepath.Join(s.proc, strconv.Itoa(tid)) }
+
 // of is the path of a thread's namespace.
-func (s *scan) of(tid int) string { return filepath.Join(s.proc, strconv.Itoa(tid), "ns/net") }
+func (s *scan) of(tid int) string { return filepath.Join(s.thread(tid), "ns/net") }
 
 // denials are what may not be looked at.
 func (s *scan) denials() []netns.Refusal {
