@@ -240,19 +240,11 @@ func TestDestroyStates(t *testing.T) {
 		t.Error("the orphan is gone")
 	}
 
-	opening := labtest.Dialer{NS: l.Client, Local: netip.AddrPortFrom(l.ClientAddr4, 40123), Timeout: time.Second}
-	done := make(chan error, 1)
-	remote := netip.AddrPortFrom(l.ServerAddr4, 7999)
-	go func() { _, err := opening.Try(remote); done <- err }()
-	id = conn.ID{Family: unix.AF_INET, Local: opening.Local, Remote: remote}
+	opening, id := labtest.Opening(t, l.Client, netip.AddrPortFrom(l.ClientAddr4, 40123), netip.AddrPortFrom(l.ServerAddr4, 7999))
 	labtest.Eventually(t, late, in(id, conn.SynSent), "syn_sent")
-	s, err := diag.Get(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.spared(t, l.Client, "syn_sent", s.ID)
-	if err := <-done; err == nil || errors.Is(err, unix.ECONNABORTED) {
-		t.Errorf("the connect ended with %v", err)
+	d.spared(t, l.Client, "syn_sent", id)
+	if got := labtest.State(t, opening); got != conn.SynSent {
+		t.Errorf("the connect is %s", got)
 	}
 }
 

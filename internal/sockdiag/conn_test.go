@@ -319,21 +319,13 @@ func TestStatesThatMayBeDestroyed(t *testing.T) {
 		t.Errorf("orphan: %v, want ErrRefused", err)
 	}
 
-	opening := labtest.Dialer{NS: l.Client, Local: netip.AddrPortFrom(l.ClientAddr4, 40123), Timeout: time.Second}
-	done := make(chan error, 1)
-	remote := netip.AddrPortFrom(l.ServerAddr4, 7999)
-	go func() { _, err := opening.Try(remote); done <- err }()
-	id = conn.ID{Family: unix.AF_INET, Local: opening.Local, Remote: remote}
+	opening, id := labtest.Opening(t, l.Client, netip.AddrPortFrom(l.ClientAddr4, 40123), netip.AddrPortFrom(l.ServerAddr4, 7999))
 	reach("opening", id, conn.SynSent)
-	s, err := diag.Get(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := diag.Destroy(s.ID); !errors.Is(err, sockdiag.ErrRefused) {
+	if err := diag.Destroy(id); !errors.Is(err, sockdiag.ErrRefused) {
 		t.Errorf("syn_sent: %v, want ErrRefused", err)
 	}
-	if err := <-done; err == nil {
-		t.Error("connected into the drop")
+	if got := labtest.State(t, opening); got != conn.SynSent {
+		t.Errorf("the connect is %s", got)
 	}
 }
 

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/netns"
 )
@@ -144,6 +146,30 @@ func (d Dialer) Try(remote netip.AddrPort) (*net.TCPConn, error) {
 		return nil, err
 	}
 	return c.(*net.TCPConn), nil
+}
+
+// Opening begins to open an IPv4 connection and does not wait. Where nobody answers it
+// is in SYN_SENT until the test ends, or for the two minutes that the kernel tries.
+func Opening(t testing.TB, ns *netns.NS, local, remote netip.AddrPort) (c *os.File, id conn.ID) {
+	t.Helper()
+	fd := -1
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = os.NewFile(uintptr(fd), "opening")
+	t.Cleanup(func() { _ = c.Close() })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(local.Port()), Addr: local.Addr().As4()}); err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(remote.Port()), Addr: remote.Addr().As4()})
+	if err != unix.EINPROGRESS {
+		t.Fatalf("connect: %v, want it under way", err)
+	}
+	return c, conn.ID{Netns: ns.Inode(), Family: unix.AF_INET, Local: local, Remote: remote, Cookie: Cookie(t, c)}
 }
 
 func version(a netip.AddrPort) string {
