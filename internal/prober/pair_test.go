@@ -20,6 +20,7 @@ type pair struct {
 	bed            *bed
 	client, server *net.TCPConn
 	local, remote  netip.AddrPort
+	heard          uint32 // the stamp of the last ACK when silent came back
 }
 
 // kind is what a connection is made of.
@@ -99,13 +100,21 @@ const silence = 300 * time.Millisecond
 // silent waits until the client has heard nothing for a while.
 func (p *pair) silent(t testing.TB) {
 	t.Helper()
-	labtest.Eventually(t, patience, func() bool { return p.ackAge(t) >= silence }, "silence")
+	labtest.Eventually(t, patience, func() bool { p.heard = p.stamp(t); return p.ackAge(t) >= silence }, "silence")
 }
 
 // answered waits for the ACK that breaks the silence.
 func (p *pair) answered(t testing.TB) {
 	t.Helper()
-	labtest.Eventually(t, patience, func() bool { return p.ackAge(t) < silence }, "an answer to the probe")
+	labtest.Eventually(t, patience, func() bool { return p.stamp(t) != p.heard }, "an answer to the probe")
+}
+
+// stamp is that of the last ACK that the client heard.
+func (p *pair) stamp(t testing.TB) uint32 {
+	t.Helper()
+	var s conn.Snapshot
+	p.look(t, &s)
+	return s.AckStamp
 }
 
 func send(t testing.TB, p *pair, s *conn.Snapshot) {
