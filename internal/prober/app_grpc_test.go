@@ -46,11 +46,11 @@ func TestHealthCheck(t *testing.T) {
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 1<<3 | 0, 2}) // NOT_SERVING
 	})
-	if got := newApps(t).Ask(t.Context(), here(t), addr, probeGRPC("buffer.v1.Buffer")); got != AppAnswered {
+	if got := newApps(t).Ask(t.Context(), here(t), addr, patient(probeGRPC("buffer.v1.Buffer"))); got != AppAnswered {
 		t.Errorf("outcome %s, want answered", got)
 	}
 	want := request{"POST", "/grpc.health.v1.Health/Check", "application/grpc", "trailers",
-		"sockhealth/0.1.0", "1000m", "\x00\x00\x00\x00\x12\x0a\x10buffer.v1.Buffer"}
+		"sockhealth/0.1.0", "20000m", "\x00\x00\x00\x00\x12\x0a\x10buffer.v1.Buffer"}
 	select {
 	case got := <-seen:
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -83,7 +83,7 @@ func TestHealthCheckRefused(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			addr, _ := serveH2(t, handle)
-			if got := newApps(t).Ask(t.Context(), here(t), addr, probeGRPC("")); got != AppAnswered {
+			if got := newApps(t).Ask(t.Context(), here(t), addr, patient(probeGRPC(""))); got != AppAnswered {
 				t.Errorf("outcome %s, want answered", got)
 			}
 		})
@@ -111,7 +111,7 @@ func TestHealthCheckDialsOnce(t *testing.T) {
 			"\x00\x00\x08\x07\x00\x00\x00\x00\x00"+"\x00\x00\x00\x00"+"\x00\x00\x00\x00")
 		_ = c.CloseWrite()
 	})
-	if got := newApps(t).Ask(t.Context(), s.ns, s.addr, probeGRPC("")); got != AppAnswered {
+	if got := newApps(t).Ask(t.Context(), s.ns, s.addr, patient(probeGRPC(""))); got != AppAnswered {
 		t.Errorf("outcome %s, want answered", got)
 	}
 	s.ends(t)
