@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/conntrack"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
@@ -122,7 +123,9 @@ func TestConntrackFails(t *testing.T) {
 	labtest.Redirect(t, b.Client, 7102, 15001) // conntrack is there
 	p := connect(t, b, kinds[0])
 	s := p.snapshot(t)
-	if w := New().wayOf(b.Client, s); w.err != nil {
+	var w way
+	labtest.Eventually(t, 4*patience, func() bool { w = New().wayOf(b.Client, s); return !errors.Is(w.err, conntrack.ErrHeldUp) }, "conntrack tells")
+	if w.err != nil {
 		t.Errorf("asked in time: %v", w.err)
 	}
 	gone, err := b.Client.Dup()
@@ -130,7 +133,7 @@ func TestConntrackFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	w := New().wayOf(gone, s)
+	w = New().wayOf(gone, s)
 	if w.err == nil {
 		t.Fatal("asked nobody, and no error")
 	}

@@ -13,13 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/conntrack"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
-// sure probes and returns whether the way is certain.
+// sure probes and returns whether the way is certain. It probes again where conntrack
+// was too busy to tell.
 func sure(t *testing.T, p *pair, s *conn.Snapshot) bool {
 	t.Helper()
-	sent, err := New().Send(p.bed.Client, s)
+	var sent Sent
+	var err error
+	labtest.Eventually(t, 4*patience, func() bool {
+		sent, err = New().Send(p.bed.Client, s)
+		return !errors.Is(sent.Err, conntrack.ErrHeldUp)
+	}, "conntrack tells")
 	if err != nil || sent.Err != nil {
 		t.Fatal(err, sent.Err)
 	}
