@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -28,6 +29,15 @@ peers: [{name: server, cidrs: [10.91.2.0/24]}]
 
 var quick = conn.Options{KeepAlive: true, Idle: time.Second, Interval: time.Second, Count: 4, UserTimeout: 5 * time.Second}
 
+// forgivingPolicy is as quick and forgives eight, so that there is time to mend a path of which
+// two are lost: idle bound 9 s.
+const forgivingPolicy = `version: 1
+defaults: {user_timeout: 9s, keepalive: {idle: 1s, interval: 1s, count: 8}}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`
+
+var forgiving = conn.Options{KeepAlive: true, Idle: time.Second, Interval: time.Second, Count: 8, UserTimeout: 9 * time.Second}
+
 // TestAdoptLostProbe: the path is well, and the first keepalive on connections that
 // were silent for longer than the new bound is lost. None may die of it
 // (kernel-facts T15), whatever its application had set.
@@ -41,8 +51,8 @@ peers: [{name: server, cidrs: [10.91.2.0/24], ports: [7100]}]
 	on := func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1) }
 	var clients, servers []*net.TCPConn
 	for _, setup := range []func(int) error{
-		nil, on, set(unix.TCP_USER_TIMEOUT, 5500), set(unix.TCP_USER_TIMEOUT, 2000),
-		func(fd int) error { return errors.Join(on(fd), set(unix.TCP_USER_TIMEOUT, 5000)(fd)) },
+		nil, on, set(unix.TCP_USER_TIMEOUT, 9500), set(unix.TCP_USER_TIMEOUT, 2000),
+		func(fd int) error { return errors.Join(on(fd), set(unix.TCP_USER_TIMEOUT, 9000)(fd)) },
 	} {
 		client, server := labtest.PairTo(t, labtest.Dialer{NS: a.Client, Setup: setup}, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
 		clients, servers = append(clients, client), append(servers, server)
@@ -52,9 +62,9 @@ peers: [{name: server, cidrs: [10.91.2.0/24], ports: [7100]}]
 	clients, servers = append(clients, client), append(servers, server)
 	a.settle(t, a.Client)
 	wantOptions(t, "by the policy before", client, slow)
-	a.setPolicy(t, quickPolicy)
+	a.setPolicy(t, forgivingPolicy)
 	for _, c := range clients {
-		a.silent(t, a.Client, c, 7*time.Second)
+		a.silent(t, a.Client, c, 10*time.Second)
 	}
 	drop := labtest.Fault(t)(a.Drop(lab.Match{Src: lab.Only(a.ClientAddr4), Dst: lab.Only(a.ServerAddr4)}))
 	for range 2 { // the second must not tighten what is unanswered
@@ -68,14 +78,14 @@ peers: [{name: server, cidrs: [10.91.2.0/24], ports: [7100]}]
 			t.Errorf("%d pending", stats.Pending())
 		}
 	}
-	// Two of four are lost: more than a user timeout would forgive.
+	// Two of eight are lost: more than a user timeout would forgive.
 	labtest.Eventually(t, late, func() bool { return a.look(t, a.Client, clients[0]).ProbesOut >= 2 }, "two lost probes")
 	labtest.Heal(t, drop)
 	a.settle(t, a.Client)
 	for i, c := range clients {
 		what := fmt.Sprintf("connection %d", i)
 		wantAlive(t, what, c, servers[i])
-		wantOptions(t, what, c, quick) // 2 s is too short for four probes
+		wantOptions(t, what, c, forgiving) // 2 s is too short for eight probes
 	}
 	wantNoFaults(t, a.Programs)
 }
@@ -89,12 +99,12 @@ peers: [{name: server, cidrs: [10.91.2.0/24], app_override: enforce}]
 	d := labtest.Dialer{NS: a.Client, Setup: func(fd int) error {
 		set := func(option, value int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, option, value) }
 		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1), set(unix.TCP_KEEPIDLE, 1),
-			set(unix.TCP_KEEPINTVL, 1), set(unix.TCP_KEEPCNT, 4), set(unix.TCP_USER_TIMEOUT, 5000))
+			set(unix.TCP_KEEPINTVL, 1), set(unix.TCP_KEEPCNT, 8), set(unix.TCP_USER_TIMEOUT, 9000))
 	}}
 	client, server := labtest.PairTo(t, d, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
 	a.settle(t, a.Client)
 	wantOptions(t, "enforced", client, slow)
-	a.silent(t, a.Client, client, 7*time.Second)
+	a.silent(t, a.Client, client, 10*time.Second)
 	drop := labtest.Fault(t)(a.Drop(lab.Match{Src: lab.Only(a.ClientAddr4), Dst: lab.Only(a.ServerAddr4)}))
 	a.setPolicy(t, `version: 1
 peers: [{name: server, cidrs: [192.0.2.0/24]}]
@@ -112,7 +122,7 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 	labtest.Heal(t, drop)
 	a.settle(t, a.Client)
 	wantAlive(t, "released", client, server)
-	wantOptions(t, "released", client, quick)
+	wantOptions(t, "released", client, forgiving)
 	if c := mustCounters(t, a.Programs, "server"); c.Released != 1 || c.Open() != 0 {
 		t.Errorf("counters %+v", c)
 	}
@@ -122,12 +132,15 @@ peers: [{name: server, cidrs: [192.0.2.0/24]}]
 // fill writes until the peer takes no more, and leaves data behind that waits.
 func fill(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	c.SetWriteDeadline(time.Now().Add(time.Second))
-	for buf := make([]byte, 1<<20); ; {
-		if _, err := c.Write(buf); err != nil {
-			break
+	buf := make([]byte, 1<<20)
+	labtest.Eventually(t, time.Minute, func() bool {
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, err := c.Write(buf)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
 		}
-	}
+		return err != nil && labtest.TCPInfo(t, c).Notsent_bytes > 0
+	}, "a full connection")
 	c.SetWriteDeadline(time.Time{})
 }
 
