@@ -50,9 +50,15 @@ func (e *endings) begin(t *testing.T, a *adoption, told <-chan loader.Event) {
 	}
 	e.normal[1].Close()
 	e.normal[0].Close()
-	for _, pair := range [][2]*net.TCPConn{e.bound, e.flight} {
-		labtest.Fault(t)(a.StateLoss(labtest.Addr(pair[0].LocalAddr()), labtest.Addr(pair[0].RemoteAddr())))
+	lose := func(c *net.TCPConn) {
+		t.Helper()
+		labtest.Fault(t)(a.StateLoss(labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr())))
 	}
+	lose(e.flight[0])
+	if _, err := e.flight[0].Write([]byte("ping")); err != nil { // before a keepalive leaves in its place
+		t.Fatal(err)
+	}
+	lose(e.bound[0])
 }
 
 // counted demands that each is counted once.
@@ -90,11 +96,6 @@ func TestAdoptEnds(t *testing.T) {
 	all := []*endings{outside, inside}
 	for _, e := range all {
 		e.begin(t, a, told)
-	}
-	for _, e := range all {
-		if _, err := e.flight[0].Write([]byte("ping")); err != nil {
-			t.Fatal(err)
-		}
 	}
 	stalled := inFlightEnds(t, told, outside.flight[0], inside.flight[0])
 	if want := loadertest.Has(t, a.Programs, kernel.AdoptEvents); stalled[outside.flight[0]] || stalled[inside.flight[0]] != want {
