@@ -206,9 +206,14 @@ func TestPace(t *testing.T) {
 	if wait := c.walk(); wait != 0 {
 		t.Fatalf("the first walk is %s early", wait)
 	}
-	took := time.Since(began)
-	if wait := c.walk(); wait < leastPause/2 || wait > max(leastPause, share*took) {
-		t.Errorf("a walk of at most %s is followed by one after %s", took, wait)
+	ended := time.Now()
+	least, most := began.Add(leastPause), ended.Add(max(leastPause, share*ended.Sub(began)))
+	if c.next.Before(least) || c.next.After(most) {
+		t.Errorf("a walk of at most %s is followed by one %s after its end", ended.Sub(began), c.next.Sub(ended))
+	}
+	c.next = ended.Add(time.Hour)
+	if wait := c.walk(); wait <= 0 || wait > time.Hour {
+		t.Errorf("a walk an hour early is said to be %s early", wait)
 	}
 }
 
