@@ -23,13 +23,15 @@ import (
 )
 
 const (
-	userTimeout = 3 * time.Second
+	// userTimeout has room for a first round that is late by seconds: until then nothing
+	// keeps the connections of these tests.
+	userTimeout = 6 * time.Second
 	// late is how long a loaded machine may be late at most.
 	late = 20 * time.Second
 )
 
 const slowReaders = `version: 1
-defaults: {user_timeout: 3s, keepalive: {idle: 1s, interval: 1s, count: 2}}
+defaults: {user_timeout: 6s, keepalive: {idle: 1s, interval: 1s, count: 5}}
 peers: [{name: server, cidrs: [10.91.2.0/24]}]
 `
 
@@ -105,7 +107,7 @@ func lives(t *testing.T, c *net.TCPConn) bool {
 }
 
 // TestSlowReaders: a peer that reads nothing, and one that reads a little now and
-// then, live four times as long as the user timeout. When the path is gone both end
+// then, live two and a half times as long as the user timeout. When the path is gone both end
 // within the user timeout and the time between two passes.
 func TestSlowReaders(t *testing.T) {
 	b := loadertest.New(t, slowReaders)
@@ -116,7 +118,7 @@ func TestSlowReaders(t *testing.T) {
 	fill(t, never)
 	fill(t, sometimes)
 	shut(t, g, 2)
-	for began, buf := time.Now(), make([]byte, 4<<10); time.Since(began) < 4*userTimeout; time.Sleep(userTimeout / 4) {
+	for began, buf := time.Now(), make([]byte, 4<<10); time.Since(began) < userTimeout*5/2; time.Sleep(userTimeout / 8) {
 		if _, err := sometimesPeer.Read(buf); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +127,7 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 	// So that what comes next does not depend on how long the window was shut.
-	if got := labtest.RTOMax(t, never); got != time.Second && loadertest.Has(t, b.Programs, kernel.RTOCap) {
+	if got := labtest.RTOMax(t, never); got != userTimeout/3 && loadertest.Has(t, b.Programs, kernel.RTOCap) {
 		t.Errorf("the kernel's probes are up to %s apart", got)
 	}
 	for _, c := range []*net.TCPConn{neverPeer, sometimesPeer} {
@@ -163,7 +165,7 @@ func TestStops(t *testing.T) {
 		t.Errorf("user timeout %s, want one that is finite and long", left)
 	}
 	stopped := time.Now()
-	labtest.Eventually(t, late, func() bool { return time.Since(stopped) > 2*userTimeout || !lives(t, c) }, "time to pass")
+	labtest.Eventually(t, 2*userTimeout+late, func() bool { return time.Since(stopped) > userTimeout*3/2 || !lives(t, c) }, "time to pass")
 	if !lives(t, c) {
 		t.Fatal("it is ended")
 	}

@@ -106,8 +106,8 @@ func TestTakenBack(t *testing.T) {
 	lost, lostPeer := takenBack(t, b)
 	shut(t, g, 2)
 	began := time.Now()
-	labtest.Eventually(t, 4*userTimeout+late, func() bool {
-		return time.Since(began) > 4*userTimeout || !lives(t, kept) || !lives(t, lost)
+	labtest.Eventually(t, 3*userTimeout+late, func() bool {
+		return time.Since(began) > userTimeout*5/2 || !lives(t, kept) || !lives(t, lost)
 	}, "time to pass")
 	if !lives(t, kept) || !lives(t, lost) {
 		t.Fatalf("after %s: alive %t and %t", time.Since(began), lives(t, kept), lives(t, lost))
