@@ -149,13 +149,13 @@ func TestReportNotJSON(t *testing.T) {
 
 func TestReportContextEnds(t *testing.T) {
 	gone := make(chan struct{})
+	ctx, pass := newExpiry(t)
 	path := agent(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		pass()
 		<-r.Context().Done()
 		close(gone)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
 	_, err := (&Client{Socket: path}).Report(ctx, Request{})
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) {
 		t.Errorf("error %v, want DeadlineExceeded alone", err)

@@ -49,12 +49,10 @@ func (s *saying) Report(context.Context, Request) (*Response, error) {
 func testVerdict(t *testing.T, resp *Response, err error, kept bool) {
 	p, agent := newPeer(t, nil), &saying{resp, err, make(chan struct{})}
 	told := make(chan error, 1)
-	tr := &Transport{Reporter: agent, CallTimeout: 50 * time.Millisecond, OnResult: func(_ Request, _ *Response, err error) { told <- err }}
+	tr := &Transport{Reporter: agent, OnResult: func(_ Request, _ *Response, err error) { told <- err }}
 	c := client(t, tr, nil)
 	tr.Base.(*http.Transport).MaxConnsPerHost = 1
-	_, gone := get(t, c, t.Context(), p.URL+"/slow")
-	wantTimeout(t, gone)
-	recv(t, "the request", p.arrived)
+	getSlow(t, c, p, 1)
 	close(agent.now)
 	if got := recv(t, "OnResult", told); !errors.Is(got, err) {
 		t.Errorf("OnResult was told %v", got)

@@ -9,14 +9,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
 
 // waysToBound asks for a URL under the bounds that Transport heeds.
 func waysToBound() map[string]func(*testing.T, *Transport, *http.Client, string) error {
-	const bound = 50 * time.Millisecond
+	const bound = time.Second // for a connection, too
 	return map[string]func(*testing.T, *Transport, *http.Client, string) error{
 		"CallTimeout": func(t *testing.T, tr *Transport, c *http.Client, url string) error {
 			tr.CallTimeout = bound
@@ -46,6 +45,7 @@ func waysToBound() map[string]func(*testing.T, *Transport, *http.Client, string)
 func TestTransportReports(t *testing.T) {
 	for name, ask := range waysToBound() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p, rep := newPeer(t, nil), newReporter()
 			results := make(chan *Response, 1)
 			tr := &Transport{Reporter: rep, OnResult: func(_ Request, r *Response, err error) {
@@ -85,11 +85,10 @@ func TestTransportReports(t *testing.T) {
 // The late answer of a kept socket is drained and its connection used again.
 func TestTransportLateAnswer(t *testing.T) {
 	p, rep := newPeer(t, nil), newReporter()
-	tr := &Transport{Reporter: rep, CallTimeout: 50 * time.Millisecond}
+	tr := &Transport{Reporter: rep}
 	c := client(t, tr, nil)
 	tr.Base.(*http.Transport).MaxConnsPerHost = 1
-	_, err := get(t, c, t.Context(), p.URL+"/slow")
-	wantTimeout(t, err)
+	getSlow(t, c, p, 1)
 	recv(t, "the report", rep.asked)
 	p.answer <- struct{}{}
 	tr.CallTimeout = slack
@@ -140,19 +139,9 @@ func TestTransportFastAnswersShareOneConnection(t *testing.T) {
 // after Close.
 func TestTransportMaxPending(t *testing.T) {
 	p, rep := newPeer(t, nil), newReporter()
-	tr := &Transport{Reporter: rep, CallTimeout: 300 * time.Millisecond, MaxPending: 2}
+	tr := &Transport{Reporter: rep, MaxPending: 2}
 	c := client(t, tr, nil)
-	var wg sync.WaitGroup
-	for range 5 {
-		wg.Go(func() {
-			_, err := get(t, c, t.Context(), p.URL+"/slow")
-			wantTimeout(t, err)
-		})
-	}
-	wg.Wait()
-	for range 5 {
-		recv(t, "a request", p.arrived)
-	}
+	getSlow(t, c, p, 5)
 	for range 3 {
 		recv(t, "the end of a request too many", p.aborted)
 	}
@@ -166,8 +155,7 @@ func TestTransportMaxPending(t *testing.T) {
 	for range 2 {
 		recv(t, "the end of a kept request", p.aborted)
 	}
-	_, err := get(t, c, t.Context(), p.URL+"/slow")
-	wantTimeout(t, err)
+	getSlow(t, c, p, 1)
 	recv(t, "the end of a request after Close", p.aborted)
 	none(t, "a report after Close", rep.asked)
 }
@@ -182,11 +170,20 @@ func TestTransportBodyDeadline(t *testing.T) {
 	defer p.Close()
 	rep := newReporter()
 	c := client(t, &Transport{Reporter: rep}, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	got, err := get(t, c, ctx, p.URL)
-	if got != "half" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %q, %v; want half and DeadlineExceeded", got, err)
+	ctx, pass := newExpiry(t)
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got := make([]byte, 4)
+	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != "half" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	pass()
+	if got, err := io.ReadAll(resp.Body); len(got) > 0 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %q, %v; want DeadlineExceeded", got, err)
 	}
 	none(t, "a report", rep.asked)
 }
@@ -208,10 +205,7 @@ func TestTransportHTTP2Siblings(t *testing.T) {
 		sibling <- err
 	}()
 	from := recv(t, "the sibling", p.arrived)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := get(t, c, ctx, p.URL+"/slow")
-	wantTimeout(t, err)
+	getSlow(t, c, p, 1)
 	if req := recv(t, "the report", rep.asked); req.Local != from {
 		t.Errorf("reported %s, the shared connection is %s", req.Local, from)
 	}
@@ -231,13 +225,15 @@ func TestTransportHTTP2Siblings(t *testing.T) {
 // counts from when the connection was given the request.
 func TestTransportStuckUpload(t *testing.T) {
 	stop := make(chan struct{})
+	ctx, pass := newExpiry(t)
 	p := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		time.AfterFunc(100*time.Millisecond, pass)
 		<-stop // reads no body
 	}))
 	defer p.Close()
 	defer close(stop)
 	rep := newReporter()
-	tr := &Transport{Reporter: rep, CallTimeout: 300 * time.Millisecond}
+	tr := &Transport{Reporter: rep}
 	c := client(t, tr, nil)
 	body, feed := io.Pipe()
 	go func() {
@@ -247,11 +243,11 @@ func TestTransportStuckUpload(t *testing.T) {
 			}
 		}
 	}()
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, body)
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, p.URL, body)
 	_, err := c.Do(req)
 	wantTimeout(t, err)
 	if r := recv(t, "the report", rep.asked); r.ElapsedMS < 100 {
-		t.Errorf("reported age %d ms, want most of 300", r.ElapsedMS)
+		t.Errorf("reported age %d ms, want at least 100", r.ElapsedMS)
 	}
 	rep.verdict <- &Response{}
 	tr.Wait()
