@@ -68,8 +68,8 @@ func TestRestartedPeer(t *testing.T) {
 	}
 	ln.Close()
 	ln = labtest.Listen(t, b.Server, at)
-	// Retransmissions are then seconds apart: it is the probe that is answered.
-	labtest.Eventually(t, 2*late, func() bool { return labtest.TCPInfo(t, waiting).Retransmits >= 4 }, "retransmissions")
+	// The next one is then 6.4 s away: it is the probe that is answered.
+	labtest.Eventually(t, 3*late, func() bool { return labtest.TCPInfo(t, waiting).Retransmits >= 5 }, "retransmissions")
 	labtest.Heal(t, fault)
 	wantVerdict(t, b.judge(t, report(b.Client, waiting, 0)), verdict.ClosedByPeer, "", agent.ActionNone)
 	b.silent(t, b.Client, idle, 1200*time.Millisecond)
