@@ -187,6 +187,14 @@ func (a *runAgent) logged(msg string) (out []map[string]any) {
 	return out
 }
 
+// awaitLogged returns the lines with this message once there are so many: what the agent
+// says is read a little later.
+func (a *runAgent) awaitLogged(t *testing.T, msg string, n int) []map[string]any {
+	t.Helper()
+	labtest.Eventually(t, time.Minute, func() bool { return len(a.logged(msg)) >= n }, "the log: "+msg)
+	return a.logged(msg)
+}
+
 // output runs a command in a namespace and returns what it wrote and its code.
 func (a *runAgent) output(t *testing.T, ns *netns.NS, args ...string) (stdout, stderr string, code int) {
 	t.Helper()

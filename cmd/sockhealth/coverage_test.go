@@ -56,13 +56,19 @@ func (a *runAgent) peer(t *testing.T, name string) api.PolicyStatus {
 // awaitPeer waits until the status of a policy is as wanted.
 func (a *runAgent) awaitPeer(t *testing.T, name, what string, is func(*api.PolicyStatus) bool) {
 	t.Helper()
+	a.awaitPeerFor(t, coverageLate, name, what, is)
+}
+
+// awaitPeerFor is awaitPeer for what takes so long at most.
+func (a *runAgent) awaitPeerFor(t *testing.T, limit time.Duration, name, what string, is func(*api.PolicyStatus) bool) {
+	t.Helper()
 	var p api.PolicyStatus
 	defer func() {
 		if t.Failed() {
 			t.Logf("%s: %+v", name, p)
 		}
 	}()
-	labtest.Eventually(t, coverageLate, func() bool {
+	labtest.Eventually(t, limit, func() bool {
 		p = a.peer(t, name)
 		return is(&p)
 	}, name+": "+what)
@@ -179,7 +185,8 @@ func (a *runAgent) testCoverageAdopted(t *testing.T, older, silent *net.TCPConn,
 		t.Errorf("problems %q", s.Problems)
 	}
 	labtest.Heal(t, fault)
-	a.awaitPeer(t, "silent", "it was heard", func(p *api.PolicyStatus) bool { return p.Bounded == 1 })
+	// The next retransmission may be as far away as the outage was long, 2 minutes at most.
+	a.awaitPeerFor(t, 3*coverageLate, "silent", "it was heard", func(p *api.PolicyStatus) bool { return p.Bounded == 1 })
 }
 
 // silentPair is a connection whose peer does not answer.
@@ -243,7 +250,7 @@ func TestCanaryFails(t *testing.T) {
 		t.Errorf("problems %q, coverage %+v", s.Problems, s.Coverage)
 	}
 	wantMetric(t, a.get(t, "/metrics"), `sockhealth_canary_success 0`)
-	if got := a.logged("the canary connection was not bounded"); len(got) != 1 || got[0]["level"] != "ERROR" {
+	if got := a.awaitLogged(t, "the canary connection was not bounded", 1); len(got) != 1 || got[0]["level"] != "ERROR" {
 		t.Errorf("logged %v", got)
 	}
 	a.awaitPeer(t, "drifted", "the drift is found", func(p *api.PolicyStatus) bool { return p.DriftFound+p.DriftRepaired > 0 })

@@ -115,7 +115,10 @@ func TestGuardDetach(t *testing.T) {
 			a.awaitPeer(t, "slow", "are guarded", func(p *api.PolicyStatus) bool { return p.Guarded == 2 })
 			a.kill(t)
 			go io.Copy(io.Discard, peer)
-			labtest.Eventually(t, time.Minute, func() bool { return labtest.TCPInfo(t, reads).Unacked == 0 }, "all is read")
+			labtest.Eventually(t, time.Minute, func() bool {
+				info := labtest.TCPInfo(t, reads) // where the window is shut nothing is in flight
+				return info.Unacked == 0 && info.Notsent_bytes == 0
+			}, "all is read")
 			began := time.Now()
 			a.detach(t, flags...)
 			got, want := labtest.Options(t, reads).UserTimeout, guardTimeout
@@ -197,7 +200,9 @@ func (a *runAgent) testRTOCapListed(t *testing.T, has bool) {
 		t.Fatal(err)
 	}
 	_, err = c.Read(make([]byte, 1))
-	if took := time.Since(began); !errors.Is(err, unix.ETIMEDOUT) || took < want-time.Second || took > 2*want {
-		t.Errorf("ended with %v after %s, want ETIMEDOUT after %s, and not after 15 retransmissions", err, took, want)
+	// Uncapped it is 25.4 s; a tail loss probe counts, too.
+	sent := labtest.TCPInfo(t, c).Total_retrans
+	if took := time.Since(began); !errors.Is(err, unix.ETIMEDOUT) || took < want-time.Second || took > 3*want || sent > 8 {
+		t.Errorf("ended with %v after %s and %d retransmissions, want ETIMEDOUT after %s, and not after 15", err, took, sent, want)
 	}
 }

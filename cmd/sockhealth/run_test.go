@@ -97,7 +97,7 @@ func (a *runAgent) testDeadPath(t *testing.T, client *net.TCPConn) {
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 		t.Errorf("the client reads %v, want ECONNABORTED", err)
 	}
-	if got := a.logged("verdict"); len(got) != 2 || got[1]["verdict"] != "dead_path" {
+	if got := a.awaitLogged(t, "verdict", 2); len(got) != 2 || got[1]["verdict"] != "dead_path" {
 		t.Errorf("verdicts logged: %v", got)
 	}
 }
@@ -157,8 +157,9 @@ func (a *runAgent) testStatus(t *testing.T) {
 		s.Policy.File != "policy.yaml" || len(s.Policy.Revision) != 12 || s.Judgements != 0 {
 		t.Errorf("got %+v", s)
 	}
-	if age := time.Since(s.Policy.Loaded); age < 0 || age > time.Minute {
-		t.Errorf("policy loaded %s ago", age)
+	// At the start, to the millisecond.
+	if l := s.Policy.Loaded; l.Before(s.Started.Truncate(time.Millisecond)) || time.Since(l) < 0 {
+		t.Errorf("policy loaded at %s, the agent has started at %s", l, s.Started)
 	}
 	if strings.Join(s.Programs, " ") != "setsockopt sockops" {
 		t.Errorf("programs %v", s.Programs)
