@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkTimeout bounds the wait for a new link; it takes milliseconds.
-const linkTimeout = 5 * time.Second
+// linkTimeout bounds the wait for a new link; it takes milliseconds, and longer where the
+// kernel's workers are late.
+const linkTimeout = 30 * time.Second
 
 // hostDevice is the name of every host's only link.
 const hostDevice = "eth0"

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	nl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -120,7 +121,7 @@ func addUplink(t testing.TB, b *bed) {
 	}
 	in(t, b.Client, end(second.dev, second.own))
 	in(t, b.Router, end("net210", second.router))
-	labtest.Eventually(t, patience, func() bool {
+	labtest.Eventually(t, time.Minute, func() bool {
 		up := false
 		in(t, b.Client, func() error {
 			link, err := nl.LinkByName(second.dev)
