@@ -77,7 +77,7 @@ func TestOlder(t *testing.T) {
 		a := o.launch(t, os.Getenv(program))
 		paced := o.newPaced(t)
 		a.await(t)
-		o.wantRecorded(t)
+		o.wantRecorded(t, a)
 		o.wantBounded(t, paced)
 		o.wantOptions(t)
 		o.wantListed(t)
@@ -90,7 +90,7 @@ func TestOlder(t *testing.T) {
 	t.Run("answers lost", func(t *testing.T) {
 		lossy := o.newLossy(t, outPort, slowPort, inPort)
 		a := o.start(t)
-		o.wantRecorded(t)
+		o.wantRecorded(t, a)
 		o.wantBounded(t, nil)
 		await(t, policed.UserTimeout+5*time.Second) // longer than any of them may be silent
 		if lost := lossy.packets(t); lost < uint64(o.bounded) {
