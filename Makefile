@@ -22,8 +22,8 @@ demo: build ## Play the incidents on real sockets, in namespaces of their own (r
 # The cases come last and alone: ten thousand sockets are not to meet other tests' agents,
 # and what is judged by the clock no other tests.
 test: ## Run every test, those on real sockets included (root)
-	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 2 -timeout 10m $$($(GO) list ./... | grep -vE '/test/(cases|judge)')
-	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 1 -timeout 10m ./test/cases ./test/judge
+	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 2 -timeout 30m $$($(GO) list ./... | grep -vE '/test/(cases|judge)')
+	SOCKHEALTH_MUST_RUN=1 $(GO) test -count=1 -p 1 -timeout 30m ./test/cases ./test/judge
 
 test-unit: ## Run the tests that need no privilege and no kernel feature
 	$(GO) test -count=1 -short ./...
