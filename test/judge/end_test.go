@@ -98,6 +98,32 @@ func (e *end) sends(n int) {
 	}()
 }
 
+// streams says ever more of the text, until stop is called, which returns when all of it
+// is written.
+func (e *end) streams() (stop func()) {
+	enough, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			select {
+			case <-enough:
+				return
+			default:
+			}
+			if err := e.say(64 << 10); err != nil {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				e.send = err
+				return
+			}
+		}
+	}()
+	return func() {
+		close(enough)
+		<-over
+	}
+}
+
 // ended returns how the end has ended, if it has. The kernel tells an error once: where
 // send heard of it, whoever reads gets the end of the text.
 func (e *end) ended() (err error, at time.Duration) {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
@@ -55,7 +56,8 @@ func answered(p *play) {
 	p.kept(p.either(alive, aliveSlow)...)
 }
 
-// answeredMeanwhile: every question is lost, and the answer comes within the window.
+// answeredMeanwhile: every question is lost, and the answer comes within the window. On a
+// machine that is late it may come behind the last attempt, and then too late.
 func answeredMeanwhile(p *play) {
 	p.works()
 	p.delivered()
@@ -63,12 +65,19 @@ func answeredMeanwhile(p *play) {
 	bare.MaxLen = 100
 	fault := p.drop(bare)
 	p.timeout()
-	window, _ := p.probes[p.entry].Schedule(0)
+	probe := p.probes[p.entry]
+	window, spacing := probe.Schedule(0)
 	p.ask()
 	p.rest(0, window/2)
 	p.says(p.far, 500)
+	said := conn.Now()
 	p.told()
 	p.heal(fault)
+	if last := time.Duration(probe.Attempts-1) * spacing; said > p.asked+last && p.out.given == deadPath {
+		p.out.lives = false
+		p.closed(0, deadPath)
+		return
+	}
 	p.kept(alive, localUnread) // it may be on its way to the application
 }
 
@@ -108,41 +117,43 @@ func stopped(p *play) {
 	p.out.arrived = true
 }
 
-// An upload goes on for two or three seconds: so many bytes, read so many at a time with
-// a pause.
+// An upload is read so many bytes at a time with a pause.
 const (
-	uploadSize  = 3 << 20
 	uploadRead  = 16 << 10
 	uploadPause = 12 * time.Millisecond
 )
 
-// upload begins one, and waits until it is well under way.
-func (p *play) upload() {
+// upload begins one that goes on until it is stopped, and waits until it is well under
+// way.
+func (p *play) upload() (stop func()) {
 	p.open()
 	p.near.listen(64<<10, 0)
 	p.far.listen(uploadRead, uploadPause)
-	p.near.sends(uploadSize)
-	from := uploadSize/10 + p.IntN(uploadSize/4)
+	stop = p.near.streams()
+	from := 300<<10 + p.IntN(800<<10)
 	labtest.Eventually(p, late, func() bool {
 		p.far.mu.Lock()
 		defer p.far.mu.Unlock()
 		return p.far.got > from
 	}, "the upload to be under way")
+	return stop
 }
 
 func uploads(p *play) {
-	p.upload()
+	stop := p.upload()
 	p.report()
+	stop()
 	p.kept(aliveSlow)
 }
 
 // uploadsUnasked: no probe gets there. The bytes that are acknowledged tell enough.
 func uploadsUnasked(p *play) {
-	p.upload()
+	stop := p.upload()
 	bare := p.there()
 	bare.MaxLen = 100
 	fault := p.drop(bare)
 	p.report()
+	stop()
 	p.heal(fault)
 	p.kept(aliveSlow)
 }
