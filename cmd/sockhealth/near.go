@@ -18,9 +18,10 @@ import (
 // nearShown is how many connections a message points to.
 const nearShown = 3
 
-// nearLimit bounds the search for them: each namespace that is held up takes a while. It
-// is well below grace: an agent that is stopped meanwhile waits for the answer.
-const nearLimit = 3 * time.Second
+// nearLimit bounds the search for them: each namespace that is held up takes a while, up
+// to 2 s. Both together are less than grace: a stop waits for the answer no longer, and
+// one that were cut off would make it fail.
+const nearLimit = 2 * time.Second
 
 // near is a connection that is nearly the one that was asked for.
 type near struct {
