@@ -11,20 +11,20 @@ import (
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
-// wantRecorded: all have their record a second after the agent first answers, beside
-// what it works and waits for a processor meanwhile: recording is not paced. An emulated
-// machine takes as long for the question alone.
+// wantRecorded: all have their record a second after the agent first answers, beside what
+// it waits for a processor meanwhile: recording is not paced, which would take two. An
+// emulated machine takes as long for the question alone.
 func (o *older) wantRecorded(t *testing.T, a *agent) {
 	t.Helper()
 	o.status(t)
-	began, before := time.Now(), a.busy(t)
-	for {
+	began, before := time.Now(), a.waited(t)
+	for ; ; time.Sleep(10 * time.Millisecond) {
 		asked := time.Now()
 		n := o.peer(t, "out").Adopted + o.peer(t, "in").Adopted
 		if n == uint64(o.bounded) {
 			break
 		}
-		limit := time.Second + a.busy(t) - before
+		limit := time.Second + a.waited(t) - before
 		if testing.Short() {
 			limit = late
 		}
@@ -32,7 +32,7 @@ func (o *older) wantRecorded(t *testing.T, a *agent) {
 			t.Fatalf("%d of %d connections are recorded %v after the first answer, want all after %v", n, o.bounded, took, limit)
 		}
 	}
-	t.Logf("recorded %v after the first answer, in which the agent was busy for %v", time.Since(began).Round(time.Millisecond), (a.busy(t) - before).Round(time.Millisecond))
+	t.Logf("recorded %v after the first answer, in which the agent waited %v for a processor", time.Since(began).Round(time.Millisecond), (a.waited(t) - before).Round(time.Millisecond))
 }
 
 // wantBounded: nothing waits but those whose peers take no more, and that is so as
