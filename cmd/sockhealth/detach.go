@@ -80,7 +80,7 @@ func detach(ctx context.Context, e *env, dir string, restore, yes bool) (err err
 			return err
 		}
 	} else {
-		left(e, pins)
+		left(ctx, e, pins)
 	}
 	if err := pins.Remove(); err != nil {
 		return err

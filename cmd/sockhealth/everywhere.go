@@ -47,7 +47,7 @@ func (s *service) takeLeave() error {
 	if err == nil {
 		l := newLeave(s.programs, s.spaces.All())
 		l.patience = grace
-		err = l.connects()
+		err = l.connects(context.Background())
 		l.close()
 	}
 	if err != nil && !errors.Is(err, loader.ErrUnsupported) {

@@ -54,14 +54,14 @@ func restored(ctx context.Context, e *env, pins *loader.Pins) (string, error) {
 // left takes leave of the connections that are being made: nobody would give them
 // their own user timeout back later. Where that does not go, the programs come off
 // all the same.
-func left(e *env, pins *loader.Pins) {
-	err := leavePinned(e, pins)
+func left(ctx context.Context, e *env, pins *loader.Pins) {
+	err := leavePinned(ctx, e, pins)
 	if err != nil && !errors.Is(err, loader.ErrUnsupported) {
 		fmt.Fprintf(e.stderr, "sockhealth: connections that are being made may keep the user timeout of connect(): %v\n", err)
 	}
 }
 
-func leavePinned(e *env, pins *loader.Pins) error {
+func leavePinned(ctx context.Context, e *env, pins *loader.Pins) error {
 	p, err := loader.LoadPinned(pins, nil)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func leavePinned(e *env, pins *loader.Pins) error {
 		return err
 	}
 	defer l.close()
-	return l.connects()
+	return l.connects(ctx)
 }
 
 // leave is how programs that come off take leave of the connections.
@@ -83,7 +83,7 @@ type leave struct {
 	programs *loader.Programs
 	spaces   []*netns.NS
 	late     []*netns.NS   // those whose walk has not come to its end
-	patience time.Duration // with each of them
+	patience time.Duration // with the next of them
 }
 
 // newLeave is a leave of some namespaces, whose handles are its own from now on.
@@ -111,9 +111,10 @@ func (l *leave) close() {
 	}
 }
 
-// leavePatience is how long a walk over a namespace is waited for: one over very many
-// sockets takes its time, one that a locked socket holds up never ends.
-const leavePatience = 10 * time.Second
+// A walk over very many sockets takes its time, one that a locked socket holds up never
+// ends. leavePatience is how long the first one that does not end is waited for, and
+// leastPatience how long each is at least.
+const leavePatience, leastPatience = 10 * time.Second, time.Second
 
 // passed is what a walk over a namespace did.
 type passed struct {
@@ -140,7 +141,7 @@ func (l *leave) each(ctx context.Context, fn func() passed) (sum passed) {
 		}()
 		p, ok := wait.Within(done, l.patience)
 		if !ok {
-			l.late = append(l.late, ns)
+			l.late, l.patience = append(l.late, ns), max(l.patience/2, leastPatience)
 			continue
 		}
 		walked = append(walked, ns)
@@ -164,13 +165,12 @@ func (l *leave) heldUp() error {
 	for _, ns := range l.late {
 		names = append(names, ns.String())
 	}
-	return fmt.Errorf("a walk did not come to its end within %s, as where an application keeps a socket locked: %s",
-		l.patience, strings.Join(names, ", "))
+	return fmt.Errorf("a walk takes too long, as where an application keeps a socket locked: %s", strings.Join(names, ", "))
 }
 
 // connects gives every connect() under way its own user timeout back.
-func (l *leave) connects() error {
-	sum := l.each(context.Background(), func() (p passed) {
+func (l *leave) connects(ctx context.Context) error {
+	sum := l.each(ctx, func() (p passed) {
 		if p.err = l.guard(); p.err == nil {
 			_, p.err = l.programs.Adopt(loader.AdoptOptions{Connects: true}, func(loader.Adoption) error { return nil })
 		}

@@ -74,7 +74,7 @@ func TestLeaveHeldUp(t *testing.T) {
 	}
 	l := newLeave(b.Programs, spaces())
 	l.patience = time.Second
-	if err := l.connects(); err == nil || !strings.HasSuffix(err.Error(), "locked: "+b.Server.String()) {
+	if err := l.connects(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "locked: "+b.Server.String()) {
 		t.Errorf("leave: %v", err)
 	}
 	l.close()

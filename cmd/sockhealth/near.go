@@ -19,8 +19,7 @@ import (
 const nearShown = 3
 
 // nearLimit bounds the search for them: each namespace that is held up takes a while, up
-// to 2 s. Both together are less than grace: a stop waits for the answer no longer, and
-// one that were cut off would make it fail.
+// to 2 s.
 const nearLimit = 2 * time.Second
 
 // near is a connection that is nearly the one that was asked for.

@@ -240,7 +240,7 @@ func (s *service) startMetrics() (err error) {
 		return fmt.Errorf("listen for metrics: %w [choose another --listen]", err)
 	}
 	server := s.metrics.Server(s.ready, s.log)
-	s.onStop(func() error { return shutdown(server.Shutdown) })
+	s.onStop(func() error { return s.shutdown(server.Shutdown) })
 	s.serve(func() error {
 		if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve metrics: %w", err)
@@ -265,7 +265,7 @@ func (s *service) startAPI() error {
 		if err != nil {
 			return err
 		}
-		s.onStop(func() error { return shutdown(one.server.Shutdown) })
+		s.onStop(func() error { return s.shutdown(one.server.Shutdown) })
 		s.serve(func() error { return one.server.Serve(l) })
 	}
 	// Before the servers: who waits for a verdict is told that none comes.
@@ -276,11 +276,17 @@ func (s *service) startAPI() error {
 	return nil
 }
 
-// shutdown ends a server, with some time for the requests under way.
-func shutdown(fn func(context.Context) error) error {
+// shutdown ends a server, with some time for the requests under way. Those that take
+// longer end with this process, which is no failure of the stop.
+func (s *service) shutdown(fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	return fn(ctx)
+	err := fn(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("requests under way are cut off", "after_ms", grace.Milliseconds())
+		return nil
+	}
+	return err
 }
 
 // ready reports whether connections are bounded now.

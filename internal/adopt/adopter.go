@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -47,8 +48,8 @@ const (
 	// calm is the time between rounds where nothing waits, give or take a
 	// quarter: what was changed behind the programs is found then.
 	calm = 5 * time.Minute
-	// passLimit is how long a round waits for a pass: one that an application
-	// holds up, which keeps a socket locked, goes on alone.
+	// passLimit is how long a round waits for a pass: one that takes longer, or that an
+	// application holds up, which keeps a socket locked, goes on alone.
 	passLimit = 2 * time.Second
 )
 
@@ -59,14 +60,15 @@ type Adopter struct {
 
 	mu      sync.Mutex
 	passed  map[uint32]*passed // by namespace
-	running map[uint32]bool    // passes under way, by namespace; true: nobody waits for it
+	running map[uint32]bool    // passes under way, by namespace
+	failed  map[uint32]error   // what the last pass that came to its end failed of, by namespace
 	err     error              // why the last round was not complete
 	rounds  int
 }
 
 // New returns an adopter that has done nothing yet.
 func New(c Config) *Adopter {
-	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed), running: make(map[uint32]bool)}
+	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed), running: make(map[uint32]bool), failed: make(map[uint32]error)}
 }
 
 // Wake has a round begin at once: the policy has changed, or a namespace has come.
@@ -82,20 +84,20 @@ func (a *Adopter) Wake() {
 // namespaces are logged once each time that they change.
 func (a *Adopter) Run(ctx context.Context) error {
 	pace := pacer{rate: a.Rate}
-	var wait time.Duration
+	var pause time.Duration
 	for {
 		r, err := a.round(ctx, pace.take(time.Now()))
 		if err != nil {
 			return err
 		}
-		wait = next(r, wait)
-		timer := time.NewTimer(wait)
+		pause = next(r, pause)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-a.wake:
-			wait = 0
+			pause = 0
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -135,12 +137,19 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 			break
 		}
 		seen[ns.Inode()] = true
-		p, err := a.pass(ns, budget)
+		p, late, err := a.pass(ns, budget)
 		if errors.Is(err, loader.ErrUnsupported) {
 			return r, err
 		}
 		if err != nil && !errors.Is(err, loader.ErrNoPolicy) {
 			errs = append(errs, err)
+		}
+		if late {
+			r.waiting++ // for its end
+			if !errors.Is(err, errHeldUp) {
+				budget = 0 // as far as anybody knows
+			}
+			continue
 		}
 		budget -= min(budget, p.stats.Spent)
 		r.putOff += p.stats.PutOff
@@ -150,15 +159,16 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 	return r, nil
 }
 
-// pass passes over one namespace, and waits no longer than passLimit for it.
-func (a *Adopter) pass(ns *netns.NS, budget uint32) (*passed, error) {
+// pass passes over one namespace, and waits no longer than passLimit for it. late: what it
+// has met is not known yet, and the error is that of the pass before.
+func (a *Adopter) pass(ns *netns.NS, budget uint32) (_ *passed, late bool, _ error) {
 	own, err := ns.Dup()
 	if err != nil {
-		return new(passed), err
+		return new(passed), false, err
 	}
 	if !a.begin(ns.Inode()) {
 		_ = own.Close()
-		return new(passed), errHeldUp
+		return nil, true, errHeldUp
 	}
 	p := newPassed()
 	done := make(chan error, 1)
@@ -168,23 +178,18 @@ func (a *Adopter) pass(ns *netns.NS, budget uint32) (*passed, error) {
 			p.stats, err = a.Kernel.Adopt(loader.AdoptOptions{Budget: budget}, p.add)
 			return err
 		})
-		late := a.end(ns.Inode(), p, err)
+		a.end(ns.Inode(), p, err)
 		done <- err
-		if late {
-			a.Wake() // what was met there may want another pass
-		}
 	}()
-	err, ok := wait.Within(done, passLimit)
-	if !ok {
-		a.late(ns.Inode())
-		p := new(passed)
-		p.stats.Spent = budget // as far as anybody knows
-		return p, errHeldUp
+	if err, ok := wait.Within(done, passLimit); ok {
+		return p, false, err
 	}
-	return p, err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return nil, true, a.failed[ns.Inode()]
 }
 
-// errHeldUp says that a pass did not come to its end in passLimit.
+// errHeldUp says that the pass of the round before has not come to its end.
 var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 
 // begin reports whether no pass over the namespace is under way, and that one is now:
@@ -192,44 +197,33 @@ var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 func (a *Adopter) begin(inode uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, runs := a.running[inode]; runs {
+	if a.running[inode] {
 		return false
 	}
-	a.running[inode] = false
+	a.running[inode] = true
 	return true
 }
 
-// late notes that the pass that is under way is not waited for.
-func (a *Adopter) late(inode uint32) {
+// end notes that it is over. What a complete one met comes in the place of what the one
+// before it did.
+func (a *Adopter) end(inode uint32, p *passed, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, runs := a.running[inode]; runs {
-		a.running[inode] = true
-	}
-}
-
-// end notes that it is over, and whether nobody waited for that. What a complete one met
-// comes in the place of what the one before it did.
-func (a *Adopter) end(inode uint32, p *passed, err error) (late bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	late = a.running[inode]
 	delete(a.running, inode)
-	if err == nil {
+	delete(a.failed, inode)
+	if err != nil {
+		a.failed[inode] = err
+	} else {
 		a.passed[inode] = p
 	}
-	return late
 }
 
 // finish forgets the namespaces that have gone, and tells of errors.
 func (a *Adopter) finish(seen map[uint32]bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for inode := range a.passed {
-		if !seen[inode] {
-			delete(a.passed, inode)
-		}
-	}
+	maps.DeleteFunc(a.passed, func(inode uint32, _ *passed) bool { return !seen[inode] })
+	maps.DeleteFunc(a.failed, func(inode uint32, _ error) bool { return !seen[inode] })
 	a.rounds++
 	if err != nil && (a.err == nil || a.err.Error() != err.Error()) {
 		a.Log.Warn("bring connections in line with the policy", "err", err)

@@ -239,6 +239,10 @@ func (a *Agent) survey(near *netns.NS, since, recent time.Duration, frozen Freez
 		if !a.covers(ns) {
 			continue
 		}
+		if a.ctx.Err() != nil {
+			found.partial, least = true, 1
+			break
+		}
 		err := errHeldUp
 		if turn := a.Now(); lost < walkLimit {
 			if err = a.hear(ns, v, &found); errors.Is(err, errHeldUp) {

@@ -29,8 +29,8 @@ type judgement struct {
 	after    verdict.Look
 	probe    verdict.Probe
 	attempts attempts
-	// asked is when the last attempt but one was made, or the only one: where other peers
-	// were heard since, and this one not, it is not this node.
+	// asked is when the second attempt was made, or the only one, or the one that alone
+	// condemns: where other peers were heard since, and this one not, it is not this node.
 	asked time.Duration
 
 	endMu sync.Mutex

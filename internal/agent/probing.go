@@ -79,7 +79,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 				return found, settled
 			}
 		}
-		if n <= max(0, want.Attempts-2) {
+		if n <= 1 {
 			p.j.asked = p.agent.Now()
 		}
 		p.attempt(last)
@@ -91,13 +91,24 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			return found, settled
 		}
 		if n >= min(1, want.Attempts-1) {
-			p.swept = p.swept || p.agent.sweep(p.j)
-		}
-		if n >= max(0, want.Attempts-2) && p.agent.underWay(&p.j.before) {
-			p.agent.lookAround(p.j) // so that a close need not wait
+			p.spread()
 		}
 	}
 	return p.confirm(ctx, answer)
+}
+
+// spread does what silence calls for beyond the socket itself.
+func (p *probing) spread() {
+	p.swept = p.swept || p.agent.sweep(p.j)
+	p.lookAround()
+}
+
+// lookAround has it found out, so that a close need not wait, whether other peers are
+// heard.
+func (p *probing) lookAround() {
+	if p.agent.underWay(&p.j.before) {
+		p.agent.lookAround(p.j)
+	}
 }
 
 // confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
@@ -117,6 +128,8 @@ func (p *probing) confirm(ctx context.Context, spacing time.Duration) (found, se
 			return found, settled
 		}
 	}
+	p.j.asked = p.agent.Now() // which alone condemns
+	p.lookAround()
 	return p.wait(ctx, spacing)
 }
 

@@ -251,6 +251,9 @@ func TestSiblingsLookEarly(t *testing.T) {
 	bubble(t, "early", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 1)
 		w.mu.Lock()
+		for c := uint64(2); c <= 6; c++ { // these take their time to answer
+			w.sockets[c].attempt = func(n int) bool { return n%3 == 0 }
+		}
 		s := w.look(w.sockets[1])
 		w.mu.Unlock()
 		got := a.judgeAll(t.Context(), &call{ns: w.ns, sent: w.now(), reporter: reporterSweep}, []conn.Snapshot{s})

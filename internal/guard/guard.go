@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,9 +41,14 @@ type Config struct {
 	Seen func(inode uint32)
 }
 
-// passLimit is how long a round waits for a pass: one that an application holds
-// up, which keeps a socket locked, goes on alone.
-const passLimit = 500 * time.Millisecond
+const (
+	// passLimit is how long a round waits for its passes: those that take longer go on
+	// alone, and the rounds to come say what has become of them.
+	passLimit = 500 * time.Millisecond
+	// heldUp is how long a pass takes that an application holds up, which keeps a socket
+	// locked.
+	heldUp = 2 * time.Second
+)
 
 // Guard makes rounds. Use New.
 type Guard struct {
@@ -50,7 +56,8 @@ type Guard struct {
 	cpu func() time.Duration // of the calling thread
 
 	mu      sync.Mutex
-	running map[uint32]bool              // passes that have not come to their end, by namespace
+	running map[uint32]time.Time         // since when passes have been under way, by namespace
+	failed  map[uint32]error             // what the last pass that came to its end failed of, by namespace
 	guarded map[uint32]map[uint32]uint64 // connections by namespace and policy
 	status  Status
 	spent   time.Duration // of the CPU, by passes since the last round began
@@ -68,7 +75,7 @@ type Status struct {
 
 // New returns a guard that has done nothing yet.
 func New(c Config) *Guard {
-	return &Guard{Config: c, cpu: conn.ThreadCPU, running: make(map[uint32]bool), guarded: make(map[uint32]map[uint32]uint64)}
+	return &Guard{Config: c, cpu: conn.ThreadCPU, running: make(map[uint32]time.Time), failed: make(map[uint32]error), guarded: make(map[uint32]map[uint32]uint64)}
 }
 
 // Status returns how it goes.
@@ -90,12 +97,12 @@ func (g *Guard) Status() Status {
 func (g *Guard) Run(ctx context.Context) error {
 	for {
 		began := time.Now()
-		wait, err := g.round(ctx)
+		every, err := g.round(ctx)
 		if err != nil {
 			return err
 		}
 		took := time.Since(began)
-		timer := time.NewTimer(max(wait-took, took)) // half a processor at most, whatever was promised
+		timer := time.NewTimer(max(every-took, took)) // half a processor at most, whatever was promised
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -141,8 +148,7 @@ func (g *Guard) survey() (found loader.Survey, cost time.Duration, err error) {
 // longer than passLimit.
 func (g *Guard) passes(ctx context.Context, shut map[uint32]uint32, every time.Duration) error {
 	missing := maps.Clone(shut)
-	var errs []error
-	done := make(chan error, len(shut)) // also where nobody waits any more
+	done := make(chan struct{}, len(shut)) // also where nobody waits any more
 	started := 0
 	for _, ns := range g.Namespaces.All() {
 		inode := ns.Inode()
@@ -153,21 +159,32 @@ func (g *Guard) passes(ctx context.Context, shut map[uint32]uint32, every time.D
 		delete(missing, inode)
 		if !g.begin(inode) {
 			_ = ns.Close()
-			errs = append(errs, errHeldUp)
 			continue
 		}
 		started++
-		go func() { done <- g.pass(ns, every) }()
+		go func() {
+			g.pass(ns, every)
+			done <- struct{}{}
+		}()
 	}
-	if err := g.outOfReach(missing); err != nil {
-		errs = append(errs, err)
+	unreached := g.outOfReach(missing)
+	for began, ok := time.Now(), true; ok && started > 0; started-- {
+		_, ok = wait.Within(done, passLimit-time.Since(began))
 	}
-	for began := time.Now(); started > 0; started-- {
-		err, ok := wait.Within(done, passLimit-time.Since(began))
-		if !ok {
-			break // the next round tells, if it is still under way then
+	return errors.Join(unreached, g.failures(shut))
+}
+
+// failures is what passes over these namespaces have failed of, nil where of nothing.
+func (g *Guard) failures(shut map[uint32]uint32) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, inode := range slices.Sorted(maps.Keys(shut)) {
+		if since, runs := g.running[inode]; runs && time.Since(since) >= heldUp {
+			errs = append(errs, fmt.Errorf("guard connections of network namespace %d: %w", inode, errHeldUp))
+		} else {
+			errs = append(errs, g.failed[inode])
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -191,22 +208,23 @@ func (g *Guard) outOfReach(missing map[uint32]uint32) error {
 	return fmt.Errorf("%d network namespaces with peers that do not read are out of reach", n)
 }
 
-// errHeldUp says that the pass of the round before has not come to its end.
-var errHeldUp = errors.New("pass over connections: held up by a locked socket")
+// errHeldUp says that a pass has not come to its end in heldUp.
+var errHeldUp = errors.New("held up by a locked socket")
 
 // begin reports whether no pass over the namespace is under way, and that one is now.
 func (g *Guard) begin(inode uint32) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.running[inode] {
+	if _, runs := g.running[inode]; runs {
 		return false
 	}
-	g.running[inode] = true
+	g.running[inode] = time.Now()
 	return true
 }
 
-// pass passes over one namespace, closes its handle, and keeps what is guarded there.
-func (g *Guard) pass(ns *netns.NS, every time.Duration) error {
+// pass passes over one namespace, closes its handle, and keeps what is guarded there, or
+// why nobody knows.
+func (g *Guard) pass(ns *netns.NS, every time.Duration) {
 	defer ns.Close()
 	policies := make(map[uint32]uint64)
 	var spent time.Duration
@@ -226,11 +244,12 @@ func (g *Guard) pass(ns *netns.NS, every time.Duration) error {
 	defer g.mu.Unlock()
 	delete(g.running, ns.Inode())
 	g.spent += spent
-	if err == nil {
-		g.guarded[ns.Inode()] = policies
-		return nil
+	if err != nil {
+		g.failed[ns.Inode()] = fmt.Errorf("guard connections of %s: %w", ns, err)
+		return
 	}
-	return fmt.Errorf("guard connections of %s: %w", ns, err)
+	delete(g.failed, ns.Inode())
+	g.guarded[ns.Inode()] = policies
 }
 
 // forget forgets what was guarded in namespaces that have nothing to guard any more.
@@ -238,6 +257,10 @@ func (g *Guard) forget(shut map[uint32]uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	maps.DeleteFunc(g.guarded, func(inode uint32, _ map[uint32]uint64) bool {
+		_, ok := shut[inode]
+		return !ok
+	})
+	maps.DeleteFunc(g.failed, func(inode uint32, _ error) bool {
 		_, ok := shut[inode]
 		return !ok
 	})

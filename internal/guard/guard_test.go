@@ -33,6 +33,8 @@ type node struct {
 	err     error
 	away    bool          // what is shut is in a namespace out of reach
 	held    chan struct{} // a pass waits for it, where there is one
+	takes   time.Duration // a pass
+	failing error         // passes fail of it
 
 	surveyCPU, passCPU time.Duration // what each takes
 	used               time.Duration
@@ -103,6 +105,10 @@ func (n *node) Guard(interval time.Duration, fn func(loader.Guarded) error) erro
 	n.mu.Unlock()
 	if held != nil {
 		<-held
+	}
+	time.Sleep(n.takes) // of the fake clock
+	if n.failing != nil {
+		return n.failing
 	}
 	for range shut {
 		if err := fn(loader.Guarded{Policy: 1, Step: loader.GuardKept}); err != nil {
@@ -261,6 +267,27 @@ func TestHeldUp(t *testing.T) {
 			t.Errorf("%d passes, status %+v", len(n.passes), g.Status())
 		}
 	})
+}
+
+// TestSlowPasses: passes that take longer than a round waits for them are no fault; what
+// they fail of is told.
+func TestSlowPasses(t *testing.T) {
+	for _, failing := range []error{nil, errors.New("out of order")} {
+		n := newNode(t)
+		synctest.Test(t, func(t *testing.T) {
+			n.takes, n.failing, n.shut = passLimit+time.Second, failing, 1
+			t.Cleanup(func() { time.Sleep(n.takes) }) // the last pass ends, too
+			g := n.run(t)
+			time.Sleep(10 * time.Second)
+			for range 100 {
+				time.Sleep(110 * time.Millisecond)
+				synctest.Wait()
+				if s := g.Status(); !errors.Is(s.Err, failing) {
+					t.Fatalf("status %+v, want error %v", s, failing)
+				}
+			}
+		})
+	}
 }
 
 // A namespace that stays out of reach is told of, and keeps no figures of others.

@@ -38,10 +38,10 @@ func patient(p *policy.AppProbe) *policy.AppProbe {
 	return &long
 }
 
-// insist asks, and where silence is wanted up to ten times: on a busy machine a
+// insist asks, and where silence is wanted up to three times: on a busy machine a
 // keepalive or its answer may be so late that silence proves nothing.
 func insist(want AppOutcome, ask func() AppOutcome) (got AppOutcome) {
-	for range 10 {
+	for range 3 {
 		if got = ask(); want != AppSilent || got != AppNoConnection {
 			break
 		}

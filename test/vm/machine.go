@@ -157,11 +157,12 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	runtime.LockOSThread() // the parent, to the kernel, is the thread
 	defer runtime.UnlockOSThread()
 	// What is emulated at great cost is left out: timers between the clock's ticks,
-	// each of which is an interrupt controller's work, and the mitigations.
+	// each of which is an interrupt controller's work, and the mitigations. A busy
+	// machine may leave an emulated processor alone for longer than a kernel expects.
 	args := append([]string{
 		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "1", "-m", "1G",
 		"-kernel", m.kernel.image, "-initrd", image,
-		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off highres=off nokaslr rcupdate.rcu_expedited=1 " + m.append),
+		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off highres=off nokaslr rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60 " + m.append),
 		"-serial", "file:" + console,
 		"-chardev", "stdio,id=out,signal=off", "-chardev", "file,id=status,path=" + status,
 	}, emu.args...)

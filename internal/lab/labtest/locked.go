@@ -7,13 +7,15 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // StuckSend sends a page that is not there, until release brings it: the socket stays
-// locked meanwhile, and no test runs that walks over all namespaces. It needs userfaultfd.
+// locked meanwhile, and no test runs that walks over all namespaces (Everywhere): the two
+// do not go together in one test. It needs userfaultfd.
 func StuckSend(t testing.TB, c *net.TCPConn) (release func()) {
 	t.Helper()
 	t.Cleanup(machineWide(t, unix.LOCK_EX)) // not before: walks that it held up are to end
@@ -71,11 +73,12 @@ func machineWide(t testing.TB, how int) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(dir.Fd()), how)
-	}
-	if err != nil {
-		t.Fatalf("lock %s: %v", dir.Name(), err)
-	}
+	Eventually(t, 10*time.Minute, func() bool {
+		err := unix.Flock(int(dir.Fd()), how|unix.LOCK_NB)
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			t.Fatalf("lock %s: %v", dir.Name(), err)
+		}
+		return err == nil
+	}, "tests that lock a socket, or walk over those of all namespaces, to end")
 	return func() { _ = dir.Close() }
 }
