@@ -29,7 +29,10 @@ is shortened, with -o json it is whole. Connections without a policy are not lis
 
 With --unmanaged it lists, by a scan made now, the connections that the policy
 names and that are not bounded as it wants, with the reason. A question mark behind
-the direction says that it is a guess.`,
+the direction says that it is a guess.
+
+Where some connections may be missing from a list a message says why, and the exit
+code is 1.`,
 		Example: `  sudo sockhealth sockets
   sudo sockhealth sockets -o wide
   sudo sockhealth sockets --unmanaged

@@ -58,7 +58,7 @@ type call struct {
 // probing.confirm), which may begin anew twice (maxWindows); where something answered,
 // until it is known who (Sockets.LocalLeg: 5 s while conntrack is held up, and for a
 // place), and the time of an application probe; and before a close that of a survey with
-// the rest before it (askLimit, walkLimit, rest). When ctx ends first the judgement goes
+// the rest before it (askLimit, a walk over all namespaces, rest). When ctx ends first the judgement goes
 // on and its verdict is logged.
 //
 // Errors wrap ErrForbidden, ErrBusy or ErrStopped, or come from the kernel.

@@ -15,8 +15,8 @@ const LeastPeers = 5
 // more than a fifth of them was heard. Fewer than least tell nothing against the
 // node, and the moment is now.
 //
-// Where that is before a connection began to be asked in vain, at least four fifths
-// of the peers have been silent for as long, and it is the node.
+// Where that is before a connection was asked in vain, at least four fifths of the peers
+// have been silent for as long, and it is the node.
 func Connected(heard []time.Duration, least int, now time.Duration) time.Duration {
 	if len(heard) < max(least, 1) {
 		return now

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wait bounds the wait for work that nobody can end, such as a walk that a
-// locked socket holds up.
 package wait
 
 import "time"

@@ -51,7 +51,7 @@ func newMatrix(cache *string) *cobra.Command {
 	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
 	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	f.IntVar(&m.atOnce, "at-once", 5, "machines at a time, of one processor each")
+	f.IntVar(&m.atOnce, "at-once", 6, "machines at a time, of one processor each")
 	return cmd
 }
 
