@@ -25,6 +25,8 @@ type client struct {
 	done chan struct{}
 	work sync.WaitGroup
 
+	reached chan struct{} // closes when fewest connections have been opened
+
 	// Of the goroutine, and the test's after end.
 	opened int
 	kept   []*net.TCPConn
@@ -38,10 +40,13 @@ const (
 	keepEvery = 10
 )
 
+// fewest is how many it opens at least.
+const fewest = 100
+
 // newClient starts one, to port 7100 of the server.
 func (k *killer) newClient(t *testing.T) *client {
 	t.Helper()
-	c := &client{ns: k.Client, done: make(chan struct{})}
+	c := &client{ns: k.Client, done: make(chan struct{}), reached: make(chan struct{})}
 	c.ln = labtest.Listen(t, k.Server, netip.AddrPortFrom(k.ServerAddr4, 7100))
 	c.work.Go(func() {
 		for rest := time.Duration(0); len(c.errs) < 5; {
@@ -56,7 +61,9 @@ func (k *killer) newClient(t *testing.T) *client {
 			if err != nil {
 				c.errs = append(c.errs, fmt.Errorf("connection %d, %s: %w", c.opened, time.Now().Format(time.RFC3339Nano), err))
 			}
-			c.opened++
+			if c.opened++; c.opened == fewest {
+				close(c.reached)
+			}
 		}
 	})
 	t.Cleanup(func() {
@@ -113,12 +120,16 @@ func wantEither(c *net.TCPConn) error {
 // end ends it, and demands that no connection was unbounded.
 func (c *client) end(t *testing.T) {
 	t.Helper()
+	select {
+	case <-c.reached:
+	case <-time.After(time.Minute):
+	}
 	close(c.done)
 	c.work.Wait()
 	for _, err := range c.errs {
 		t.Error(err)
 	}
-	if c.opened < 100 {
+	if c.opened < fewest {
 		t.Errorf("only %d connections were opened", c.opened)
 	}
 }
