@@ -31,7 +31,7 @@ const cases, judge, commands = "test/cases", "test/judge", "cmd/sockhealth"
 
 // apart are the packages whose tests have machines of their own, those that take
 // longest first. All others share one.
-var apart = [][]string{{"internal/loader"}, {commands}, {"internal/agent", "internal/prober"}}
+var apart = [][]string{{"internal/loader"}, {commands}, {cases, judge, "internal/prober"}, {"internal/agent"}}
 
 // privileged lists the packages whose tests can reach the kernel: those that
 // link the package which enters network namespaces.

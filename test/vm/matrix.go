@@ -168,23 +168,14 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	return append(jobs, varied...), err
 }
 
-// inOrder returns the jobs of several kernels in the order to run them in: those that
-// every kernel has first, as they are the long ones, and so that what runs at one time
-// differs, as some wait much and some compute much; then the variants.
+// inOrder returns the jobs of several kernels in the order to run them in: first the
+// long ones, on newer kernels above all, so that none of them is the last to end.
 func inOrder(plans [][]*job) (jobs []*job) {
-	long := len(apart) + 1
 	for i, more := 0, true; more; i++ {
 		more = false
-		for k, plan := range plans {
+		for _, plan := range slices.Backward(plans) {
 			if i < len(plan) {
-				more = true
-			}
-			at := i
-			if i < long && len(plan) >= long {
-				at = (i + k) % long
-			}
-			if at < len(plan) {
-				jobs = append(jobs, plan[at])
+				jobs, more = append(jobs, plan[i]), true
 			}
 		}
 	}
