@@ -276,7 +276,11 @@ func wantMetric(t *testing.T, metrics, line string) {
 // status asks the agent how it is.
 func (a *runAgent) status(t *testing.T) api.Status {
 	t.Helper()
-	return decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json")
+	s, err := api.Dial(a.path("run")).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *s
 }
 
 // signal sends a signal to the agent.

@@ -152,7 +152,7 @@ func (a *runAgent) testFeatures(t *testing.T, features []api.Feature) {
 }
 
 func (a *runAgent) testStatus(t *testing.T) {
-	s := a.status(t)
+	s := decoded[api.Status](t, a, a.ns, "status", "--run-dir", "run", "-o", "json")
 	if s.Schema != 1 || s.Health != "ok" || s.PID != a.cmd.Process.Pid || s.Cgroup != a.cgroup.Path ||
 		s.Policy.File != "policy.yaml" || len(s.Policy.Revision) != 12 || s.Judgements != 0 {
 		t.Errorf("got %+v", s)

@@ -63,6 +63,7 @@ func heap() uint64 {
 // A thousand callers who want judgements without waiting: so many are judged as
 // the bucket has tokens for, the others are told, and nothing stays.
 func TestFloodOfReports(t *testing.T) {
+	labtest.NoKernel(t)
 	labtest.Root(t)
 	var judged atomic.Int64
 	s := NewReports(judge(func(context.Context, agent.Report) ([]agent.Result, error) {
@@ -129,6 +130,7 @@ func TestPeerAloneCosts(t *testing.T) {
 // A thousand connections of junk reach no judge, end in an answer or in nothing,
 // and leave neither goroutines nor memory behind.
 func TestFloodOfJunk(t *testing.T) {
+	labtest.NoKernel(t)
 	s := NewReports(unreached(t), quiet())
 	socket := serve(t, s, ReportSocket, 0o666)
 	junk := func(i int) string {
@@ -172,6 +174,7 @@ func TestFloodOfJunk(t *testing.T) {
 
 // However many reports come, memory stays as it was.
 func TestMemoryIsFlat(t *testing.T) {
+	labtest.NoKernel(t)
 	labtest.Root(t)
 	s := NewReports(judge(func(context.Context, agent.Report) ([]agent.Result, error) {
 		return []agent.Result{longResult()}, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/agent"
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
 // timers are a clock that is wound by hand.
@@ -166,6 +167,7 @@ func TestJudgementsAreBounded(t *testing.T) {
 
 // Answers that are long fill a caller's room, and then the common one.
 func TestJudgementsKeepBoundedBytes(t *testing.T) {
+	labtest.NoKernel(t)
 	s, clock := newStore(t)
 	start := func(whose identity, n int) *judgement {
 		j := mustStart(t, s, whose, quick(n))
