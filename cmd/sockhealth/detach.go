@@ -81,6 +81,9 @@ func detach(ctx context.Context, e *env, dir string, restore, yes bool) (err err
 		}
 	} else {
 		left(ctx, e, pins)
+		if err := ctx.Err(); err != nil {
+			return err // nothing is lost: another detach goes on
+		}
 	}
 	if err := pins.Remove(); err != nil {
 		return err

@@ -283,7 +283,7 @@ func (s *service) shutdown(fn func(context.Context) error) error {
 	defer cancel()
 	err := fn(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests under way are cut off", "after_ms", grace.Milliseconds())
+		s.log.Warn("requests under way are cut off", "after_ms", grace.Milliseconds(), "error", err)
 		return nil
 	}
 	return err

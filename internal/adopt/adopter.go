@@ -51,6 +51,9 @@ const (
 	// passLimit is how long a round waits for a pass: one that takes longer, or that an
 	// application holds up, which keeps a socket locked, goes on alone.
 	passLimit = 2 * time.Second
+	// heldUp is how long a pass takes that an application holds up: none takes as long
+	// over connections however many.
+	heldUp = 10 * time.Second
 )
 
 // Adopter makes rounds over the namespaces. Use New.
@@ -59,16 +62,18 @@ type Adopter struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	passed  map[uint32]*passed // by namespace
-	running map[uint32]bool    // passes under way, by namespace
-	failed  map[uint32]error   // what the last pass that came to its end failed of, by namespace
-	err     error              // why the last round was not complete
+	passed  map[uint32]*passed   // by namespace
+	running map[uint32]time.Time // since when passes have been under way, by namespace
+	failed  map[uint32]error     // what the last pass that came to its end failed of, by namespace
+	err     error                // why the last round was not complete
 	rounds  int
+
+	first int // of the namespaces, in this round; Run's alone
 }
 
 // New returns an adopter that has done nothing yet.
 func New(c Config) *Adopter {
-	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed), running: make(map[uint32]bool), failed: make(map[uint32]error)}
+	return &Adopter{Config: c, wake: make(chan struct{}, 1), passed: make(map[uint32]*passed), running: make(map[uint32]time.Time), failed: make(map[uint32]error)}
 }
 
 // Wake has a round begin at once: the policy has changed, or a namespace has come.
@@ -132,7 +137,10 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 	}()
 	seen := make(map[uint32]bool)
 	var errs []error
-	for _, ns := range all {
+	// What one has spent the others do not get: the first is another one each time.
+	a.first++
+	for i := range all {
+		ns := all[(a.first+i)%len(all)]
 		if ctx.Err() != nil {
 			break
 		}
@@ -144,14 +152,10 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 		if err != nil && !errors.Is(err, loader.ErrNoPolicy) {
 			errs = append(errs, err)
 		}
+		budget -= min(budget, p.stats.Spent)
 		if late {
 			r.waiting++ // for its end
-			if !errors.Is(err, errHeldUp) {
-				budget = 0 // as far as anybody knows
-			}
-			continue
 		}
-		budget -= min(budget, p.stats.Spent)
 		r.putOff += p.stats.PutOff
 		r.waiting += p.stats.Pending()
 	}
@@ -159,16 +163,17 @@ func (a *Adopter) round(ctx context.Context, budget uint32) (round, error) {
 	return r, nil
 }
 
-// pass passes over one namespace, and waits no longer than passLimit for it. late: what it
-// has met is not known yet, and the error is that of the pass before.
+// pass passes over one namespace, and waits no longer than passLimit for it. late: it is
+// still under way; the error is that of the pass before, and so is what is put off, and
+// what it has spent may be all.
 func (a *Adopter) pass(ns *netns.NS, budget uint32) (_ *passed, late bool, _ error) {
 	own, err := ns.Dup()
 	if err != nil {
 		return new(passed), false, err
 	}
-	if !a.begin(ns.Inode()) {
+	if begun, err := a.begin(ns.Inode()); !begun {
 		_ = own.Close()
-		return nil, true, errHeldUp
+		return a.before(ns.Inode(), 0), true, err
 	}
 	p := newPassed()
 	done := make(chan error, 1)
@@ -185,23 +190,40 @@ func (a *Adopter) pass(ns *netns.NS, budget uint32) (_ *passed, late bool, _ err
 		return p, false, err
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return nil, true, a.failed[ns.Inode()]
+	err = a.failed[ns.Inode()]
+	a.mu.Unlock()
+	return a.before(ns.Inode(), budget), true, err
 }
 
-// errHeldUp says that the pass of the round before has not come to its end.
+// before is what is known of a namespace whose pass is under way.
+func (a *Adopter) before(inode, spent uint32) *passed {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := newPassed()
+	if last := a.passed[inode]; last != nil {
+		p.stats.PutOff = last.stats.PutOff
+	}
+	p.stats.Spent = spent
+	return p
+}
+
+// errHeldUp says that a pass has not come to its end in heldUp.
 var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 
 // begin reports whether no pass over the namespace is under way, and that one is now:
 // those that a socket holds up would be more with each round.
-func (a *Adopter) begin(inode uint32) bool {
+func (a *Adopter) begin(inode uint32) (begun bool, _ error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.running[inode] {
-		return false
+	since, runs := a.running[inode]
+	switch {
+	case !runs:
+		a.running[inode] = time.Now()
+		return true, nil
+	case time.Since(since) >= heldUp:
+		return false, errHeldUp
 	}
-	a.running[inode] = true
-	return true
+	return false, a.failed[inode]
 }
 
 // end notes that it is over. What a complete one met comes in the place of what the one

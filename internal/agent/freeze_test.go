@@ -139,15 +139,16 @@ func TestFreeze(t *testing.T) {
 }
 
 // TestFreezeAmid: the node falls silent when a judgement has just begun. What others said
-// between its first attempt and the second tells nothing about the rest of its window, as
-// one attempt may be lost at any time.
+// before the answer to its second attempt was due tells nothing about the rest of its
+// window, as one attempt may be lost at any time.
 func TestFreezeAmid(t *testing.T) {
-	const second = 650 * time.Millisecond
+	const rtt, second = 20 * time.Millisecond, 650 * time.Millisecond
 	for after, want := range map[time.Duration]Action{
-		0: ActionFrozen, 10 * time.Millisecond: ActionFrozen, second - time.Millisecond: ActionFrozen, second + time.Millisecond: ActionClosed,
+		0: ActionFrozen, 10 * time.Millisecond: ActionFrozen, second + rtt - time.Millisecond: ActionFrozen, second + rtt + time.Millisecond: ActionClosed,
 	} {
 		bubble(t, after.String(), func(t *testing.T, w *world, a *Agent) {
 			w.peers(6, 1)
+			w.sockets[1].snap.SRTT = rtt
 			time.AfterFunc(after, func() {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -29,8 +29,9 @@ type judgement struct {
 	after    verdict.Look
 	probe    verdict.Probe
 	attempts attempts
-	// asked is when the second attempt was made, or the only one, or the one that alone
-	// condemns: where other peers were heard since, and this one not, it is not this node.
+	// asked is when the answer was due to the second attempt, or the only one, or the one
+	// that alone condemns: where other peers were heard since, it is not this node that
+	// kept it from coming.
 	asked time.Duration
 
 	endMu sync.Mutex

@@ -80,7 +80,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			}
 		}
 		if n <= 1 {
-			p.j.asked = p.agent.Now()
+			p.j.asked = p.agent.Now() + p.last.SRTT
 		}
 		p.attempt(last)
 		due := max(began+time.Duration(n+1)*spacing-p.agent.Now(), closest)
@@ -128,7 +128,7 @@ func (p *probing) confirm(ctx context.Context, spacing time.Duration) (found, se
 			return found, settled
 		}
 	}
-	p.j.asked = p.agent.Now() // which alone condemns
+	p.j.asked = p.agent.Now() + p.last.SRTT // which alone condemns
 	p.lookAround()
 	return p.wait(ctx, spacing)
 }

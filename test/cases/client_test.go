@@ -26,6 +26,7 @@ type client struct {
 	work sync.WaitGroup
 
 	reached chan struct{} // closes when fewest connections have been opened
+	once    sync.Once
 
 	// Of the goroutine, and the test's after end.
 	opened int
@@ -49,6 +50,7 @@ func (k *killer) newClient(t *testing.T) *client {
 	c := &client{ns: k.Client, done: make(chan struct{}), reached: make(chan struct{})}
 	c.ln = labtest.Listen(t, k.Server, netip.AddrPortFrom(k.ServerAddr4, 7100))
 	c.work.Go(func() {
+		defer c.enough()
 		for rest := time.Duration(0); len(c.errs) < 5; {
 			select {
 			case <-c.done:
@@ -62,7 +64,7 @@ func (k *killer) newClient(t *testing.T) *client {
 				c.errs = append(c.errs, fmt.Errorf("connection %d, %s: %w", c.opened, time.Now().Format(time.RFC3339Nano), err))
 			}
 			if c.opened++; c.opened == fewest {
-				close(c.reached)
+				c.enough()
 			}
 		}
 	})
@@ -73,6 +75,9 @@ func (k *killer) newClient(t *testing.T) *client {
 	})
 	return c
 }
+
+// enough says that there are as many as are wanted, or will be no more.
+func (c *client) enough() { c.once.Do(func() { close(c.reached) }) }
 
 // open opens one and looks at what bounds it.
 func (c *client) open() error {

@@ -65,15 +65,21 @@ func answeredMeanwhile(p *play) {
 	bare.MaxLen = 100
 	fault := p.drop(bare)
 	p.timeout()
-	window, _ := p.probes[p.entry].Schedule(0)
+	probe := p.probes[p.entry]
+	window, spacing := probe.Schedule(0)
 	p.ask()
 	p.rest(0, window/2)
 	p.says(p.far, 500)
 	said := conn.Now()
 	p.told()
 	p.heal(fault)
-	const way = 10 * time.Millisecond // to this node, and into its kernel's records
-	if err, at := p.near.ended(); err != nil && said > at-way {
+	if p.out.given == deadPath {
+		const way = 20 * time.Millisecond // to this node, and from the close to the application
+		p.ended()
+		_, at := p.near.ended()
+		if first := p.asked + time.Duration(probe.Attempts-1)*spacing; at < first || said <= at-way {
+			p.fail("answered %s after the report, and closed %s after it", said-p.asked, at-p.asked)
+		}
 		p.out.lives = false
 		p.closed(0, deadPath)
 		return
@@ -153,8 +159,8 @@ func uploadsUnasked(p *play) {
 	bare.MaxLen = 100
 	fault := p.drop(bare)
 	p.report()
+	p.heal(fault) // which may drop the last bytes of what is written
 	stop()
-	p.heal(fault)
 	p.kept(aliveSlow)
 }
 

@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -214,6 +215,10 @@ func (p *play) report() {
 func (p *play) want(action string, words ...string) {
 	p.Helper()
 	if !slices.Contains(words, p.out.given) {
+		for _, e := range p.records() {
+			record, _ := json.Marshal(e) // words and numbers: cannot fail
+			p.Logf("the record: %s", record)
+		}
 		p.fail("verdict %s, want %s", p.out.given, words)
 	}
 	if p.out.action != action {

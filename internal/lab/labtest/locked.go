@@ -73,7 +73,7 @@ func machineWide(t testing.TB, how int) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, 10*time.Minute, func() bool {
+	Eventually(t, 5*time.Minute, func() bool {
 		err := unix.Flock(int(dir.Fd()), how|unix.LOCK_NB)
 		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			t.Fatalf("lock %s: %v", dir.Name(), err)
