@@ -131,7 +131,7 @@ func (a *Agent) consider(near *netns.NS, since, recent time.Duration, done chan 
 	o.mu.Lock()
 	rested := o.rested
 	o.mu.Unlock()
-	a.pause(max(0, rested-a.Now()))
+	a.pause(max(0, rested-a.Now(), since-a.Now())) // the answer may be due only soon
 	found := a.survey(near, since, recent, "")
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -217,6 +217,11 @@ func TestNoFreeze(t *testing.T) {
 				w.sockets[c].snap.Options.KeepAlive = false
 			}
 		}},
+		{"few are too few to tell also before an answer is due", 4, 4, func(w *world) {
+			for _, s := range w.sockets {
+				s.snap.SRTT = 100 * time.Millisecond
+			}
+		}},
 		{"nor those that nobody manages", 8, 8, func(w *world) {
 			for c := uint64(5); c <= 8; c++ {
 				w.sockets[c].snap.HasRecord = false
@@ -238,6 +243,25 @@ func TestNoFreeze(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoFreezeFar: where an answer takes longer than the next attempt is away, nobody is
+// asked whether others were heard since before it was due.
+func TestNoFreezeFar(t *testing.T) {
+	far := func(w *world) {
+		w.peers(4, 4)
+		w.sockets[1].snap.SRTT = 2 * time.Second
+	}
+	bubble(t, "provoked", func(t *testing.T, w *world, a *Agent) {
+		far(w)
+		wantAll(t, w.reported(t, a, 1), ActionClosed)
+	})
+	bubble(t, "confirmed", func(t *testing.T, w *world, a *Agent) {
+		far(w)
+		w.sockets[1].snap.Options.Idle, w.sockets[1].heard = 10*time.Second, w.now()
+		w.ownKeepalive(1, 9*time.Second, 0)
+		wantAll(t, w.reported(t, a, 1), ActionClosed)
+	})
 }
 
 // TestFreezeMeanwhile: what waits for its turn when closing freezes is not closed.

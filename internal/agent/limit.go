@@ -22,6 +22,9 @@ const (
 	limitTick = 10 * time.Millisecond
 	// apart is the distance of two questions of which the second is owed an answer.
 	apart = policy.MinSpacing + limitTick
+	// unsteady is how much longer one question may be under way, in this host, on the
+	// path or in the peer, than the next, which the peer would refuse an answer then.
+	unsteady = 100 * time.Millisecond
 	// owedLimit is how long the last attempt waits at most. When it was due the peer's
 	// limit was over apart later; the rest is for who asks meanwhile, in vain again. But
 	// window probes that a queue of this host has no room for come every 500 ms for as

@@ -131,3 +131,31 @@ func TestAnswerLimit(t *testing.T) {
 		}
 	})
 }
+
+// TestLastKeepsDistance: an attempt that is late does not shorten the time to the last one:
+// its own answer may have been lost, and what it was under way for longer than the last one
+// counts against that at the peer.
+func TestLastKeepsDistance(t *testing.T) {
+	bubble(t, "late", func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].Probe = policy.Probe{Window: 1500 * time.Millisecond, Attempts: 3}
+		_, spacing := w.pol.Peers[0].Probe.Schedule(0)
+		id := w.add(1, 10*time.Second, nil)
+		w.sockets[1].snap.WriteSeq = 7 // in flight: by segments
+		began, late := w.now(), false
+		w.again = func(*fakeSocket) {
+			if now := w.now() - began; !late && now > spacing/2 {
+				late = true
+				time.Sleep(spacing)
+			}
+		}
+		var ours []time.Duration
+		for _, one := range judgeOne(t, a, w.report(id, 0)).Attempts {
+			if one.Kind == probeSegment {
+				ours = append(ours, time.Duration(one.AtMS)*time.Millisecond)
+			}
+		}
+		if len(ours) != 3 || ours[1] < spacing+100*time.Millisecond || ours[2]-ours[1] < spacing {
+			t.Errorf("attempts at %v, want the last one %v after the one before", ours, spacing)
+		}
+	})
+}

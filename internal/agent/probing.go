@@ -60,8 +60,9 @@ const maxWindows = 3
 // window makes the attempts, each with its own full time to be answered: it is only
 // over when its time has passed after it was made. What makes one late, a timer or a
 // walk that was waited for, shortens the time to the next, by half of what that has above
-// the peer's limit at most, so that late timers do not add up. The last one waits until the peer owes an
-// answer (limit.go). settled: the question is answered, or the socket is not found any more.
+// the peer's limit at most, so that late timers do not add up. The last one keeps its
+// distance, and waits until the peer owes an answer (limit.go). settled: the question is
+// answered, or the socket is not found any more.
 func (p *probing) window(ctx context.Context) (found, settled bool) {
 	want := p.j.peer.Probe
 	window, spacing := want.Schedule(p.last.SRTT)
@@ -69,6 +70,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 	began, answer := p.agent.Now(), window-time.Duration(want.Attempts-1)*spacing
 	p.lastDue = began + time.Duration(want.Attempts-1)*spacing
 	closest := policy.MinSpacing + (spacing-policy.MinSpacing)/2
+	steady := min(spacing, policy.MinSpacing+unsteady)
 	if p.last.PacketAge < settle {
 		p.agent.pause(settle)
 	}
@@ -83,9 +85,14 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			p.j.asked = p.agent.Now() + p.last.SRTT
 		}
 		p.attempt(last)
-		due := max(began+time.Duration(n+1)*spacing-p.agent.Now(), closest)
-		if last {
+		due := began + time.Duration(n+1)*spacing - p.agent.Now()
+		switch n {
+		case want.Attempts - 1:
 			due = answer
+		case want.Attempts - 2:
+			due = max(due, steady)
+		default:
+			due = max(due, closest)
 		}
 		if found, settled := p.wait(ctx, due); settled || p.absence.found {
 			return found, settled
