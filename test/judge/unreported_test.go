@@ -5,6 +5,7 @@ package judge
 import (
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
+	"time"
 )
 
 // unreported are connections that nobody reports, and that the policy has watched.
@@ -16,10 +17,15 @@ func unreported() []scenario {
 	}
 }
 
+// apart is more than a tick of the kernel's: a request that leaves in the tick in which the
+// answer before it came may have been answered by that, as far as anybody can tell.
+const apart = 15 * time.Millisecond
+
 // deadUnreported: a request goes out, and nothing comes back. On an inbound connection
 // one that was acknowledged is none.
 func deadUnreported(p *play) {
 	p.works()
+	p.rest(apart, 10*apart)
 	if !p.inbound && p.IntN(2) == 0 {
 		p.delivered()
 		p.asked = conn.Now() + silence
@@ -37,6 +43,7 @@ func deadUnreported(p *play) {
 // slowUnreported: nothing came back, and the peer answers the probe.
 func slowUnreported(p *play) {
 	p.works()
+	p.rest(apart, 10*apart)
 	p.delivered()
 	p.out.began = conn.Now() + silence
 	p.judged()
