@@ -221,16 +221,14 @@ func (l *leave) releaseHere() (p passed) {
 // guard gives back what the guard holds in the namespace of the calling thread for
 // peers that read by now.
 func (l *leave) guard() error {
-	err := l.programs.Guard(time.Second, func(loader.Guarded) error { return nil })
-	if errors.Is(err, loader.ErrUnsupported) {
-		return nil // there is no guard
-	}
-	return err
+	return ifSupported(l.programs.Guard(time.Second, func(loader.Guarded) error { return nil }))
 }
 
 // unguard gives peers there that still do not read what their applications asked for.
-func (l *leave) unguard() error {
-	err := l.programs.Unguard()
+func (l *leave) unguard() error { return ifSupported(l.programs.Unguard()) }
+
+// ifSupported is the error of what a kernel without the guard has no need of.
+func ifSupported(err error) error {
 	if errors.Is(err, loader.ErrUnsupported) {
 		return nil
 	}

@@ -171,9 +171,10 @@ func (a *Adopter) pass(ns *netns.NS, budget uint32) (_ *passed, late bool, _ err
 	if err != nil {
 		return new(passed), false, err
 	}
-	if begun, err := a.begin(ns.Inode()); !begun {
+	if !a.begin(ns.Inode()) {
 		_ = own.Close()
-		return a.before(ns.Inode(), 0), true, err
+		p, err := a.before(ns.Inode(), 0)
+		return p, true, err
 	}
 	p := newPassed()
 	done := make(chan error, 1)
@@ -189,14 +190,12 @@ func (a *Adopter) pass(ns *netns.NS, budget uint32) (_ *passed, late bool, _ err
 	if err, ok := wait.Within(done, passLimit); ok {
 		return p, false, err
 	}
-	a.mu.Lock()
-	err = a.failed[ns.Inode()]
-	a.mu.Unlock()
-	return a.before(ns.Inode(), budget), true, err
+	known, err := a.before(ns.Inode(), budget) // p is the pass's
+	return known, true, err
 }
 
 // before is what is known of a namespace whose pass is under way.
-func (a *Adopter) before(inode, spent uint32) *passed {
+func (a *Adopter) before(inode, spent uint32) (*passed, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := newPassed()
@@ -204,7 +203,10 @@ func (a *Adopter) before(inode, spent uint32) *passed {
 		p.stats.PutOff = last.stats.PutOff
 	}
 	p.stats.Spent = spent
-	return p
+	if since, runs := a.running[inode]; runs && time.Since(since) >= heldUp {
+		return p, errHeldUp
+	}
+	return p, a.failed[inode]
 }
 
 // errHeldUp says that a pass has not come to its end in heldUp.
@@ -212,18 +214,14 @@ var errHeldUp = errors.New("pass over connections: held up by a locked socket")
 
 // begin reports whether no pass over the namespace is under way, and that one is now:
 // those that a socket holds up would be more with each round.
-func (a *Adopter) begin(inode uint32) (begun bool, _ error) {
+func (a *Adopter) begin(inode uint32) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	since, runs := a.running[inode]
-	switch {
-	case !runs:
-		a.running[inode] = time.Now()
-		return true, nil
-	case time.Since(since) >= heldUp:
-		return false, errHeldUp
+	if _, runs := a.running[inode]; runs {
+		return false
 	}
-	return false, a.failed[inode]
+	a.running[inode] = time.Now()
+	return true
 }
 
 // end notes that it is over. What a complete one met comes in the place of what the one
