@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -62,15 +61,11 @@ func (b *bed) start(t *testing.T, policyText string) *bed {
 	t.Helper()
 	b.Bed = loadertest.NewOn(t, b.lab, policyText)
 	b.setPolicy(t, policyText)
-	level := slog.LevelWarn
-	if testing.Verbose() {
-		level = slog.LevelInfo
-	}
 	apps := prober.NewApps("test")
 	t.Cleanup(apps.Close)
 	b.agent = agent.New(agent.Config{
 		Kernel: b.Programs, Sockets: b.sockets(), Prober: prober.New(), Apps: apps, Now: conn.Now,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		Log: labtest.Log(t),
 	})
 	stream, err := b.Programs.Events()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -39,7 +38,7 @@ func newSilenceBed(t *testing.T) *silenceBed {
 	t.Helper()
 	b := &silenceBed{bed: newBed(t, watchful)}
 	loadertest.Need(t, b.Programs, kernel.Silence)
-	w := silence.New(silence.Config{Kernel: b.Programs, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Judge: func(s loader.Suspect) {
+	w := silence.New(silence.Config{Kernel: b.Programs, Log: labtest.Log(t), Judge: func(s loader.Suspect) {
 		for _, ns := range []*netns.NS{b.Client, b.Server} {
 			if ns.Inode() == s.Netns {
 				b.agent.JudgeSilent(ns, s, nil)
