@@ -103,9 +103,14 @@ func (d *decoder) askable(a *appProbe, directions setting[Directions]) {
 	if !a.itself.given() || a.itself.bad {
 		return
 	}
+	inbound := !directions.bad && !directions.value.Has(conn.Outbound)
 	switch kinds := a.kinds(); len(kinds) {
 	case 0:
-		d.errorf(a.itself.at, "app_probe asks nothing: add http, grpc or send, such as http: {path: /healthz}")
+		example := "http: {path: /healthz}"
+		if inbound {
+			example = "http: {port: 7101, path: /healthz}"
+		}
+		d.errorf(a.itself.at, "app_probe asks nothing: add http, grpc or send, such as %s", example)
 	case 1:
 		d.sends(a)
 	default:
@@ -115,7 +120,6 @@ func (d *decoder) askable(a *appProbe, directions setting[Directions]) {
 		}
 		d.errorf(a.itself.at, "app_probe has %s: keep one of them", strings.Join(words, " and "))
 	}
-	inbound := !directions.bad && !directions.value.Has(conn.Outbound)
 	if inbound && len(a.kinds()) > 0 && !a.port.given() {
 		d.errorf(a.itself.at, "app_probe has no port, and the peer of an inbound connection is a client, whose own port answers nobody: "+
 			"add the port of a service at the peer, or remove app_probe")

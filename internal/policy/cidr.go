@@ -33,6 +33,9 @@ func (d *decoder) prefixes(n *yaml.Node, what string) (list []CIDR, bad bool) {
 			continue
 		}
 		prefix, problem := parseCIDR(text)
+		if what == "except" && strings.Contains(problem, writtenAsIPv6) {
+			problem += ", or remove it where cidrs are IPv6 alone, which never covers IPv4"
+		}
 		if problem != "" {
 			d.errorf(at(one), "%s %s", what, problem)
 			bad = true
@@ -42,6 +45,8 @@ func (d *decoder) prefixes(n *yaml.Node, what string) (list []CIDR, bad bool) {
 	}
 	return list, bad || !ok
 }
+
+const writtenAsIPv6 = "is IPv4 written as IPv6"
 
 // parseCIDR returns a prefix without host bits, zone or mapped address, or the
 // problem with the text and what to write instead.
@@ -65,7 +70,7 @@ func parseCIDR(text string) (netip.Prefix, string) {
 	case addr.Zone() != "":
 		return netip.Prefix{}, fmt.Sprintf("%s has the zone %s, and a policy speaks of addresses on every link: write %s", text, addr.Zone(), masked)
 	case plain.Is4In6():
-		return netip.Prefix{}, fmt.Sprintf("%s is IPv4 written as IPv6: write %s", text, unmap(prefix))
+		return netip.Prefix{}, fmt.Sprintf("%s %s: write %s", text, writtenAsIPv6, unmap(prefix))
 	case masked != prefix:
 		return netip.Prefix{}, fmt.Sprintf("%s has host bits set: write %s", text, masked)
 	}

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -171,20 +174,49 @@ func (d *decoder) scalar(n *yaml.Node, what string) (string, bool) {
 	return n.Value, true
 }
 
+// quoted reports whether a value is text whatever it looks like: in quotes, or a block.
+func quoted(n *yaml.Node) bool {
+	const styles = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	return n.Kind == yaml.ScalarNode && n.Style&styles != 0
+}
+
 // list returns the elements of a sequence.
 func (d *decoder) list(n *yaml.Node, what string) ([]*yaml.Node, bool) {
 	if !d.own(n, what) {
 		return nil, false
 	}
-	if n.Kind != yaml.SequenceNode {
-		if n.Kind == yaml.ScalarNode {
-			d.errorf(at(n), "%s is a single value: write the list [%s]", what, clip(n.Value))
-		} else {
-			d.errorf(at(n), "%s is a %s: write a list", what, kindName(n))
-		}
-		return nil, false
+	switch n.Kind {
+	case yaml.SequenceNode:
+		return n.Content, true
+	case yaml.ScalarNode:
+		d.errorf(at(n), "%s is a single value: %s", what, listOf(n, what))
+	default:
+		d.errorf(at(n), "%s is a %s: write a list", what, kindName(n))
 	}
-	return n.Content, true
+	return nil, false
+}
+
+// listOf says which list a single value was meant to be.
+func listOf(n *yaml.Node, what string) string {
+	value := strings.TrimSpace(n.Value)
+	switch {
+	case what == "peers":
+		return "write a list of mappings with name and cidrs"
+	case quoted(n) && (strings.HasPrefix(value, "[") || strings.HasPrefix(value, "-")):
+		return "it is text, write it as the list itself, without quotes"
+	case len(value) > maxShown || strings.ContainsAny(value, "[]{}\"'#"):
+		return "write a list"
+	}
+	elements := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	if len(elements) == 0 {
+		return "write a list"
+	}
+	for i, one := range elements {
+		if strings.Contains(one, ":") { // which ends a key of a mapping
+			elements[i] = strconv.Quote(one)
+		}
+	}
+	return "write the list [" + strings.Join(elements, ", ") + "]"
 }
 
 func kindName(n *yaml.Node) string {

@@ -28,6 +28,8 @@ const (
 	// minCapped is the least user timeout that ByRTOCap can keep: the limit is at
 	// least a second, and 15 retransmissions take 14.4 s then.
 	minCapped = 15 * time.Second
+	// maxCapped is the largest: 15 retransmissions at most maxCap apart take 254.9 s.
+	maxCapped = 255 * time.Second
 	// capStep is the unit of the limit, maxCap its largest (sh_options in bpf/sockhealth.h).
 	capStep, minCap, maxCap = 100 * time.Millisecond, time.Second, 255 * capStep
 	// defaultRetries2 is the kernel's net.ipv4.tcp_retries2.
@@ -53,7 +55,15 @@ func (g Ground) retries2() int {
 // Capped reports whether a limit of the retransmission timeout stands in for the user
 // timeout, where the kernel can.
 func (p *Peer) Capped(kernelCan bool) bool {
-	return kernelCan && p.InFlight != ByUserTimeout && p.Options.UserTimeout >= minCapped
+	o := &p.Options
+	return kernelCan && p.InFlight != ByUserTimeout &&
+		o.UserTimeout >= minCapped && o.UserTimeout <= longestCapped(o.Idle, o.Interval)
+}
+
+// longestCapped is the longest user timeout that a limit of the retransmission timeout
+// can stand in for, and without a user timeout the keepalive count.
+func longestCapped(idle, interval time.Duration) time.Duration {
+	return min(maxCapped, idle+maxCount*interval)
 }
 
 // Wanted are the options as the programs are told them. With RTOMax set the user
@@ -63,7 +73,7 @@ func (p *Peer) Wanted(kernelCan bool) conn.Options {
 	o := p.Options
 	if p.Capped(kernelCan) {
 		o.RTOMax = rtoMax(o.UserTimeout)
-		o.Count = min(max(o.Count, int((o.UserTimeout-o.Idle)/o.Interval)), maxCount)
+		o.Count = max(o.Count, int((o.UserTimeout-o.Idle)/o.Interval)) // maxCount at most, by Capped
 	}
 	return o
 }
@@ -120,6 +130,8 @@ func (p *Peer) inFlight(g Ground) string {
 		return ""
 	case p.Options.UserTimeout < minCapped:
 		return fmt.Sprintf("%s: user_timeout, since rto_cap needs one of %s or more", word, short(minCapped))
+	case p.Options.UserTimeout > longestCapped(p.Options.Idle, p.Options.Interval):
+		return fmt.Sprintf("%s: user_timeout, since rto_cap needs one of %s or less with this keepalive", word, short(longestCapped(p.Options.Idle, p.Options.Interval)))
 	case !g.RTOCap:
 		return word + ": user_timeout, since this kernel has no TCP_RTO_MAX_MS (Linux 6.15)"
 	}

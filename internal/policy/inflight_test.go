@@ -143,7 +143,7 @@ func TestFiguresCapped(t *testing.T) {
 	for range 20000 {
 		idle := time.Duration(1+r.IntN(10)) * time.Second
 		interval := time.Duration(1+r.IntN(3)) * time.Second
-		p := capped(15*time.Second+upTo(5*time.Minute).Truncate(ms), idle, interval, 1)
+		p := capped(15*time.Second+upTo(longestCapped(idle, interval)-15*time.Second).Truncate(ms), idle, interval, 1)
 		g := Ground{RTOCap: true, Retries2: 3 + r.IntN(20)}
 		f, o := p.FiguresOn(g), p.Wanted(true)
 		givesUp := retransmitting(g.Retries2, o.RTOMax)

@@ -29,7 +29,11 @@ func (d *decoder) mapping(n *yaml.Node, what string, fields []field) bool {
 		return false
 	}
 	if n.Kind != yaml.MappingNode {
-		d.errorf(at(n), "%s is a %s: write a mapping with %s", what, kindName(n), names(fields))
+		bare := ""
+		if quoted(n) {
+			bare = ", without quotes"
+		}
+		d.errorf(at(n), "%s is a %s: write a mapping with %s%s", what, kindName(n), names(fields), bare)
 		return false
 	}
 	seen := make(map[string]int)

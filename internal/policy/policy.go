@@ -40,8 +40,8 @@ type Policy struct {
 
 	prefixes []Prefix
 	table    *bart.Table[[]Rule]
-	// hasty and capped are Warnings: on any kernel, and on one without TCP_RTO_MAX_MS.
-	hasty, capped []*Error
+	// warnings by whether the kernel has TCP_RTO_MAX_MS.
+	warnings map[bool][]*Error
 }
 
 // Peer is one entry of the file with the defaults filled in.

@@ -114,7 +114,12 @@ func (d *decoder) settingFields(s *settings) []field {
 }
 
 func (d *decoder) version(n *yaml.Node) {
-	if text, ok := d.scalar(n, "version"); ok && (n.Tag != "!!int" || text != "1") {
+	text, ok := d.scalar(n, "version")
+	switch {
+	case !ok:
+	case quoted(n):
+		d.errorf(at(n), "version %s is text: write version: 1, without quotes", quote(text))
+	case n.Tag != "!!int" || text != "1":
 		d.errorf(at(n), "version %s is unknown: write version: 1", quote(text))
 	}
 }

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -103,16 +104,24 @@ func (d *decoder) keepaliveFits(s settings) {
 		return
 	}
 	where, ok := firstGiven(s.userTimeout.at, s.count.at, s.interval.at, s.idle.at)
-	need := s.idle.value + time.Duration(s.count.value)*s.interval.value
+	need := s.room()
 	if !ok || s.userTimeout.value >= need {
 		return
 	}
 	remedy := "raise user_timeout to " + short(need) + " or shorten keepalive"
-	if need > maxUserTimeout {
+	switch {
+	case need > maxUserTimeout:
 		remedy = "shorten keepalive, user_timeout ends at " + limit(maxUserTimeout)
+	case need > maxCapped && s.inFlight.value == ByRTOCap:
+		remedy = "shorten keepalive, user_timeout ends at " + short(maxCapped) + " with in_flight rto_cap"
 	}
 	d.errorf(where, "user_timeout %s is below keepalive idle %s + count %d x interval %s = %s, so that few lost packets kill a healthy connection: %s",
 		short(s.userTimeout.value), short(s.idle.value), s.count.value, short(s.interval.value), short(need), remedy)
+}
+
+// room is what the user timeout must have room for.
+func (s *settings) room() time.Duration {
+	return s.idle.value + time.Duration(s.count.value)*s.interval.value
 }
 
 // attemptsFit: a peer answers about one probe per 500 ms (kernel-facts P5).
@@ -129,14 +138,30 @@ func (d *decoder) attemptsFit(s settings) {
 		short(s.window.value), s.attempts.value, short(probeSpacing), short(need), s.window.value/probeSpacing)
 }
 
-// capFits: the kernel's retransmissions take no less than that.
+// capFits: the kernel's retransmissions, and its keepalives without a user timeout, take
+// no less and no more than that.
 func (d *decoder) capFits(s settings) {
-	if s.inFlight.bad || s.userTimeout.bad || s.inFlight.value != ByRTOCap || s.userTimeout.value >= minCapped {
+	if s.inFlight.bad || s.userTimeout.bad || s.inFlight.value != ByRTOCap {
 		return
 	}
-	if where, ok := firstGiven(s.inFlight.at, s.userTimeout.at); ok {
+	where, ok := firstGiven(s.inFlight.at, s.userTimeout.at, s.interval.at, s.idle.at)
+	timeout, most := s.userTimeout.value, longestCapped(s.idle.value, s.interval.value)
+	switch {
+	case !ok:
+	case timeout < minCapped:
 		d.errorf(where, "in_flight rto_cap with user_timeout %s cannot be kept, the kernel's retransmissions take %s at least: "+
-			"raise user_timeout to %[2]s, or write in_flight: user_timeout", short(s.userTimeout.value), short(minCapped))
+			"raise user_timeout to %[2]s, or write in_flight: user_timeout", short(timeout), short(minCapped))
+	case s.idle.bad || s.interval.bad || timeout <= most:
+	default:
+		why := fmt.Sprintf("the kernel's retransmissions take %s at most", short(maxCapped))
+		if most < maxCapped {
+			why = fmt.Sprintf("the kernel counts %d keepalives at most then, which take %s", maxCount, short(most))
+		}
+		remedy := "write in_flight: user_timeout"
+		if s.count.bad || s.room() <= most {
+			remedy = "lower user_timeout to " + short(most) + ", or " + remedy
+		}
+		d.errorf(where, "in_flight rto_cap with user_timeout %s cannot be kept, %s: %s", short(timeout), why, remedy)
 	}
 }
 

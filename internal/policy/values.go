@@ -53,8 +53,8 @@ func durationOrOff(d *decoder, s *setting[time.Duration], name string, low, high
 }
 
 func parseDuration(text string, low, high, unit time.Duration) (time.Duration, string) {
-	if _, err := strconv.ParseUint(text, 10, 64); err == nil && text != "0" {
-		return 0, fmt.Sprintf("%s has no unit: write %[1]ss", clip(text))
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil && text != "0" {
+		return 0, fmt.Sprintf("%s has no unit: write %s", clip(text), withUnit(n, low, high, unit))
 	}
 	v, err := time.ParseDuration(text)
 	switch {
@@ -69,6 +69,25 @@ func parseDuration(text string, low, high, unit time.Duration) (time.Duration, s
 		return 0, fmt.Sprintf("%s is no whole number of %s: write %s or %s", clip(text), unitName(unit), short(down), short(down+unit))
 	}
 	return v, ""
+}
+
+// withUnit is what a number without a unit may mean: those of seconds and milliseconds
+// that the key takes. A thousand and more may well be milliseconds, as the kernel's own
+// options have them, also where so many seconds would do.
+func withUnit(n uint64, low, high, unit time.Duration) string {
+	fits := func(of time.Duration) bool {
+		return n <= uint64(high/of) && time.Duration(n)*of >= low && time.Duration(n)*of%unit == 0
+	}
+	seconds, milliseconds := fits(time.Second), fits(time.Millisecond)
+	switch {
+	case seconds && milliseconds && n >= 1000:
+		return fmt.Sprintf("%dms (%s) or %[1]ds (%[3]s)", n, short(time.Duration(n)*time.Millisecond), short(time.Duration(n)*time.Second))
+	case seconds:
+		return fmt.Sprintf("%ds", n)
+	case milliseconds:
+		return fmt.Sprintf("%dms", n)
+	}
+	return fmt.Sprintf("one from %s to %s", short(low), limit(high))
 }
 
 func unitName(unit time.Duration) string {
@@ -98,13 +117,19 @@ func number(d *decoder, s *setting[int], name string, low, high int) func(*yaml.
 			return
 		}
 		v, err := strconv.Atoi(text)
+		bare := ""
+		if quoted(n) {
+			bare = ", without quotes"
+		}
 		switch {
-		case err != nil || n.Tag != "!!int" || strconv.Itoa(v) != text:
-			d.errorf(at(n), "%s %s is no plain number: write one from %d to %d", name, quote(text), low, high)
+		case err != nil || strconv.Itoa(v) != text:
+			d.errorf(at(n), "%s %s is no plain number: write one from %d to %d%s", name, quote(text), low, high, bare)
 		case v < low:
-			d.errorf(at(n), "%s %d is below %d: raise it to %[3]d or more", name, v, low)
+			d.errorf(at(n), "%s %d is below %d: raise it to %[3]d or more%s", name, v, low, bare)
 		case v > high:
-			d.errorf(at(n), "%s %d is above %d: lower it to %[3]d or less", name, v, high)
+			d.errorf(at(n), "%s %d is above %d: lower it to %[3]d or less%s", name, v, high, bare)
+		case n.Tag != "!!int":
+			d.errorf(at(n), "%s %s is text: write %d%s", name, quote(text), v, bare)
 		default:
 			s.value, s.bad = v, false
 		}
@@ -227,10 +252,13 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// clip shortens a long value to 60 characters.
+// maxShown is how many characters of a value a message shows.
+const maxShown = 60
+
+// clip shortens a long value.
 func clip(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "..."
+	if r := []rune(s); len(r) > maxShown {
+		return string(r[:maxShown]) + "..."
 	}
 	return s
 }
