@@ -289,12 +289,12 @@ func (c *containers) testContainerEnds(t *testing.T) {
 	}
 }
 
-// testYounger: a container that has just come is judged at once, by way of the one
-// socket that it sees.
+// testYounger: a container that has just come is judged at once, by way of the report
+// directory, which is all that it sees.
 func (c *containers) testYounger(t *testing.T) {
 	l := labtest.New(t, lab.Options{ServerAddrs: []netip.Addr{service4.Addr()}})
 	echo(t, l)
-	box := c.oci.run(t, c.cgroup, l.Client, len(c.boxes)+1, c.path("run/"+api.ReportSocket))
+	box := c.oci.run(t, c.cgroup, l.Client, len(c.boxes)+1, c.path("run/"+api.ReportDir))
 	if told := box.ask(t, insideAsk{Do: "open", Local: c.locals[0], Peer: service4}); told.Error != "" {
 		t.Fatal(told.Error)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -76,7 +75,7 @@ type ociContainer struct {
 }
 
 // run starts a container; its cgroup is that of a pod's container. bind is the agent's
-// run directory, or report.sock in it: the container sees it at /agent.
+// run directory, or the report directory in it: the container sees it at /agent.
 func (o *oci) run(t *testing.T, g *lab.Cgroup, ns *netns.NS, n int, bind string) *ociContainer {
 	t.Helper()
 	c := &ociContainer{
@@ -143,10 +142,6 @@ func (c *ociContainer) write(t *testing.T, bundle string, ns *netns.NS, bind str
 	if err := os.Link(filepath.Join(c.dir, "inside"), filepath.Join(root, "inside")); err != nil {
 		t.Fatal(err)
 	}
-	at := "/agent"
-	if filepath.Base(bind) == api.ReportSocket {
-		at = "/agent/" + api.ReportSocket
-	}
 	type m map[string]any
 	config, err := json.Marshal(m{
 		"ociVersion": "1.0.2",
@@ -155,7 +150,7 @@ func (c *ociContainer) write(t *testing.T, bundle string, ns *netns.NS, bind str
 		"mounts": []m{
 			{"destination": "/proc", "type": "proc", "source": "proc"},
 			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-			{"destination": at, "type": "bind", "source": bind, "options": []string{"bind", "ro"}},
+			{"destination": "/agent", "type": "bind", "source": bind, "options": []string{"bind", "ro"}},
 		},
 		"linux": m{
 			"cgroupsPath": c.cgroup,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -254,14 +253,13 @@ func (s *service) startMetrics() (err error) {
 // agent that works.
 func (s *service) startAPI() error {
 	for _, one := range []struct {
-		name   string
-		mode   fs.FileMode
+		listen func() (*net.UnixListener, error)
 		server *api.Server
 	}{
-		{api.AdminSocket, 0o600, api.NewAdmin(&admin{s}, s.agent, s.agent, s.log)},
-		{api.ReportSocket, 0o666, api.NewReports(s.agent, s.log)},
+		{s.runDir.ListenAdmin, api.NewAdmin(&admin{s}, s.agent, s.agent, s.log)},
+		{s.runDir.ListenReports, api.NewReports(s.agent, s.log)},
 	} {
-		l, err := s.runDir.Listen(one.name, one.mode)
+		l, err := one.listen()
 		if err != nil {
 			return err
 		}

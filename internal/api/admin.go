@@ -62,7 +62,9 @@ func NewAdmin(a Admin, events EventSource, j Judge, log *slog.Logger) *Server {
 		of: a, events: events, later: later, log: log,
 		reports: &reports{judge: j, later: later, kept: newJudgements(later), owners: owners{all: true}, log: log},
 	}
-	return newServer(h, later, log)
+	s := newServer(h, later, log)
+	s.http.ConnContext = withPlace
+	return s
 }
 
 // admin is the handler of admin.sock.
@@ -75,10 +77,7 @@ type admin struct {
 }
 
 func (h *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// The mode of the socket file says so too, but a file can be copied into
-	// a container or given another mode by mistake.
-	if uid := peerOf(r).uid; uid != 0 {
-		refuse(w, http.StatusForbidden, "the admin socket is for root, you are user %d [run as root]", uid)
+	if !answersTo(w, peerOf(r)) {
 		return
 	}
 	switch r.URL.Path {

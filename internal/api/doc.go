@@ -11,8 +11,10 @@
 // reports cost is bounded here, by a token bucket for each user and namespace.
 // admin.sock is for root: it reads (status, sockets, events, policy), has one
 // socket probed and the policy file reloaded, and takes reports about every
-// socket of the caller's namespace. Both stand in a run directory that one agent
-// holds at a time. docs/api.md has every path, field and limit.
+// socket of the caller's namespace. Root of a container is not that: it is heard from
+// the agent's own pid namespace alone. Both stand in a run directory that one agent
+// holds at a time, report.sock in a directory of its own there, which is fit for
+// containers. docs/api.md has every path, field and limit.
 //
 // The package judges nothing and looks at no connection. It takes part in no
 // protocol but HTTP/1.1.

@@ -18,7 +18,10 @@ type peerConn struct {
 	uid     uint32
 	pid     int32
 	refused bool // over the limit: to be answered with that, and no more
-	release func()
+	// elsewhere is why root's connection to the admin socket does not count as the
+	// node's, nil where it does.
+	elsewhere error
+	release   func()
 }
 
 // Close gives the connection's place back.

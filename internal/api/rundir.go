@@ -18,9 +18,12 @@ import (
 
 // Names in the run directory.
 const (
-	ReportSocket = "report.sock"
+	ReportSocket = "report.sock" // a link to the socket in ReportDir
 	AdminSocket  = "admin.sock"
-	lockFile     = "lock"
+	// ReportDir holds ReportSocket and nothing else: it is what a container may be
+	// given. Unlike the socket it outlives the agent.
+	ReportDir = "report"
+	lockFile  = "lock"
 )
 
 // maxSocketPath is what fits into sockaddr_un with its closing NUL.
@@ -120,6 +123,52 @@ func (d *RunDir) Listen(name string, mode fs.FileMode) (*net.UnixListener, error
 	return l, nil
 }
 
+// ListenAdmin makes the admin socket, which root may connect to.
+func (d *RunDir) ListenAdmin() (*net.UnixListener, error) { return d.Listen(AdminSocket, 0o600) }
+
+// ListenReports makes the report socket, which anybody may connect to, in ReportDir, and
+// the link to it.
+func (d *RunDir) ListenReports() (*net.UnixListener, error) {
+	link, inner := filepath.Join(d.path, ReportSocket), filepath.Join(ReportDir, ReportSocket)
+	dir := filepath.Join(d.path, ReportDir)
+	if err := makeDir(dir); err != nil {
+		return nil, fmt.Errorf("open report directory %q: %w", dir, err)
+	}
+	l, err := d.Listen(inner, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	if err := relink(inner, link); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("link %q to %q: %w", link, inner, err)
+	}
+	d.sockets = append(d.sockets, link)
+	return l, nil
+}
+
+// relink makes the link, in the place of one that a dead agent left, or of a socket, which
+// an older one did.
+func relink(to, path string) error {
+	draft := path + ".new"
+	for _, p := range []string{path, draft} {
+		st, err := os.Lstat(p)
+		if err == nil && st.Mode().Type() != fs.ModeSocket && st.Mode().Type() != fs.ModeSymlink {
+			return fmt.Errorf("%q is in the way and no socket [remove it]", p)
+		}
+	}
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(to, draft); err != nil {
+		return err
+	}
+	if err := os.Rename(draft, path); err != nil {
+		_ = os.Remove(draft)
+		return err
+	}
+	return nil
+}
+
 func listen(path string, mode fs.FileMode) (_ *net.UnixListener, err error) {
 	draft := path + ".new"
 	if len(draft) > maxSocketPath {
@@ -150,8 +199,9 @@ func listen(path string, mode fs.FileMode) (_ *net.UnixListener, err error) {
 	return l, nil
 }
 
-// Close removes the sockets and lets go of the lock. The directory and the lock
-// file stay: removing a lock file is a race with who is about to take it.
+// Close removes the sockets and lets go of the lock. The directories and the lock
+// file stay: removing a lock file is a race with who is about to take it, and what a
+// container has mounted is to hold the next agent's socket too.
 func (d *RunDir) Close() error {
 	var errs []error
 	for _, path := range d.sockets {
