@@ -92,26 +92,36 @@ func TestStillThere(t *testing.T) {
 	if err := stillThere(theirs); err != nil {
 		t.Errorf("who waits for an answer: %v", err)
 	}
+	can := hasPeerPidfd(t, theirs)
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	err = stillThere(theirs)
-	raw, rawErr := theirs.SyscallConn()
-	if rawErr != nil {
-		t.Fatal(rawErr)
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
 	}
-	can := true
-	if ctlErr := raw.Control(func(fd uintptr) {
-		var pidfd int
-		pidfd, rawErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-		if can = !errors.Is(rawErr, unix.ENOPROTOOPT); rawErr == nil {
-			_ = unix.Close(pidfd)
-		}
-	}); ctlErr != nil {
-		t.Fatal(ctlErr)
-	}
-	if (err != nil) != can {
+	if err := stillThere(theirs); (err != nil) != can {
 		t.Errorf("who has ended: %v, SO_PEERPIDFD %t", err, can)
 	}
+	_ = cmd.Wait()
+	if err := stillThere(theirs); (err != nil) != can {
+		t.Errorf("who is gone: %v, SO_PEERPIDFD %t", err, can)
+	}
+}
+
+// hasPeerPidfd reports whether the kernel has SO_PEERPIDFD (Linux 6.5).
+func hasPeerPidfd(t *testing.T, c *net.UnixConn) bool {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pidfd int
+	ctlErr := raw.Control(func(fd uintptr) { pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
+	if ctlErr != nil {
+		t.Fatal(ctlErr)
+	}
+	if err == nil {
+		_ = unix.Close(pidfd)
+	}
+	return !errors.Is(err, unix.ENOPROTOOPT)
 }
 
 // The report socket has a directory of its own, which a container that was given it still

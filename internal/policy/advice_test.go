@@ -15,6 +15,7 @@ func TestAdviceIsTaken(t *testing.T) {
 		{"user_timeout: 15000", "(15s) or 15000s (4h10m)", "user_timeout: 15000s"},
 		{"user_timeout: 20", "write 20s", "user_timeout: 20s"},
 		{"user_timeout: 15s, keepalive: {idle: 5000}", "write 5000ms (5s) or 5000s", "keepalive: {idle: 5000ms}"},
+		{"keepalive: {idle: 5500}", "write 5500s", "keepalive: {idle: 5500s}, user_timeout: 2h"},
 		{"keepalive: {interval: 2}", "write 2s", "keepalive: {interval: 2s}"},
 		{"keepalive: {interval: 1500ms}", "write 1s or 2s", "keepalive: {interval: 1s}"},
 		{"connect_timeout: 3000", "write 3000ms, or write off", "connect_timeout: 3000ms"},
