@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -113,21 +112,7 @@ func (a *adoption) testRepair(t *testing.T) {
 // testKeys: signed segments are not ours to provoke.
 func (a *adoption) testKeys(t *testing.T) {
 	client, _ := labtest.Pair(t, a.Lab, 0)
-	sig := &unix.TCPMD5Sig{Keylen: 3}
-	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr))
-	sa.Family, sa.Addr = unix.AF_INET, a.ServerAddr4.As4()
-	copy(sig.Key[:], "key")
-	err := error(nil)
-	labtest.Control(t, client, func(fd int) error {
-		err = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig)
-		return nil
-	})
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		labtest.SkipOrFail(t, "needs TCP-MD5 (CONFIG_TCP_MD5SIG)")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	labtest.Sign(t, client, a.ServerAddr4)
 	a.refused(t, a.Client, "with a key", client, loader.RefusalMD5OrAO)
 	wantOptions(t, "with a key", client, unset)
 }

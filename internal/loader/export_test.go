@@ -59,10 +59,32 @@ func (p *Programs) WithoutRecordsIterator() {
 
 // GuardedBefore has it that the guard saw to a socket so many seconds ago.
 func GuardedBefore(p *Programs, fd, s int) error {
+	return p.alter(fd, func(r *sockopsShRecord) { r.GuardS -= uint16(s) })
+}
+
+// Flags of a record.
+const (
+	FlagAmbiguous  = uint8(adoptShRecordFlagsSH_AMBIGUOUS)
+	FlagReleasing  = uint8(adoptShRecordFlagsSH_RELEASING)
+	FlagConnecting = uint8(adoptShRecordFlagsSH_CONNECTING)
+)
+
+// Flagged puts flags on the record of a socket.
+func Flagged(p *Programs, fd int, flags uint8) error {
+	return p.alter(fd, func(r *sockopsShRecord) { r.Flags |= flags })
+}
+
+// ProbedUntil has it that a socket is the prober's until then, on CLOCK_MONOTONIC.
+func ProbedUntil(p *Programs, fd int, until time.Duration) error {
+	return p.alter(fd, func(r *sockopsShRecord) { r.LeaveNs = uint64(until) })
+}
+
+// alter changes the record of a socket.
+func (p *Programs) alter(fd int, change func(*sockopsShRecord)) error {
 	key, r := uint32(fd), sockopsShRecord{}
 	if err := p.sockops.ShRecords.Lookup(key, &r); err != nil {
 		return err
 	}
-	r.GuardS -= uint16(s)
+	change(&r)
 	return p.sockops.ShRecords.Put(key, &r)
 }
