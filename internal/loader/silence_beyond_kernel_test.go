@@ -61,6 +61,14 @@ func TestSilentBacklog(t *testing.T) {
 	}
 	release := labtest.StuckSend(t, k.client)
 	defer release()
+	labtest.Eventually(t, 20*time.Second, func() bool {
+		var s conn.Snapshot
+		err := w.Client.Do(func() (err error) {
+			s, err = w.Programs.Look(labtest.Addr(k.client.LocalAddr()), labtest.Addr(k.client.RemoteAddr()), 0)
+			return err
+		})
+		return err == nil && s.Locked
+	}, "the socket is locked")
 	if _, err := k.server.Write([]byte("answer")); err != nil {
 		t.Fatal(err)
 	}
