@@ -169,6 +169,7 @@ static __always_inline void treat(struct tcp_sock *tp, struct sh_pass *pass, str
 		row->wait = SH_WAIT_WINDOW; /* nobody would put it back without the record */
 	if (!row->wait && !same_options(&rec->effective, &want))
 		row->wait = SH_WAIT_ERROR;
+	keep_prober(rec, &want);
 	rec->flags = row->wait ? rec->flags | SH_PENDING : rec->flags & ~SH_PENDING;
 	row->flags = rec->flags;
 	if (!has && !row->wait) {

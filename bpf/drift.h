@@ -4,6 +4,7 @@
 #define SOCKHEALTH_DRIFT_H
 
 #include "bring.h"
+#include "room.h"
 
 /* The counters of a policy, which may be gone. */
 static __always_inline struct sh_counters *counters_of(__u32 policy)
@@ -52,22 +53,44 @@ static __always_inline bool take_over(struct sh_record *rec, const struct sh_opt
  */
 __noinline int drifted(struct sh_record *rec, struct sh_options *now)
 {
+	struct sh_options meant;
 	struct sh_counters *c;
 	__u32 since;
 
 	if (!rec || !now)
 		return 0;
-	if (rec->flags & SH_PROVOKED) { /* by a prober that is gone */
-		rec->effective.idle_s = now->idle_s;
-		rec->flags &= ~SH_PROVOKED;
-	}
+	meant = *now;
+	without_prober(rec, &meant); /* one that is gone */
 	since = (__u32)(bpf_ktime_get_ns() / 1000000) - rec->held_ms;
-	if ((rec->held_ms && since < 1000) || !take_over(rec, now))
+	if ((rec->held_ms && since < 1000) || !take_over(rec, &meant))
 		return 0;
 	c = counters_of(rec->policy);
 	if (c)
 		COUNT(c->drifted, 1);
 	return 1;
+}
+
+/*
+ * What is still the prober's after a pass: effective, as it is on the socket, is to say
+ * what is meant. The rest is no longer.
+ */
+__noinline int keep_prober(struct sh_record *rec, struct sh_options *want)
+{
+	struct sh_options *is;
+	__u32 idle, count;
+
+	if (!rec || !want)
+		return 0;
+	is = &rec->effective;
+	idle = if_any(rec->flags & SH_PROVOKED) & if_equal(is->idle_s, SH_PROVOKED_S) &
+	       ~if_equal(want->idle_s, SH_PROVOKED_S);
+	count = if_any(rec->room) & if_equal(is->count, rec->room) &
+		~if_equal(want->count, rec->room);
+	rec->flags &= ~(SH_PROVOKED & ~idle);
+	rec->room &= count;
+	is->idle_s = choose_if(idle, want->idle_s, is->idle_s);
+	is->count = choose_if(count, want->count, is->count);
+	return 0;
 }
 
 #endif

@@ -8,6 +8,7 @@
  * them (sh_guard). Linux 5.15 and later (bpf_setsockopt in TCP iterators).
  */
 #include "guard.h"
+#include "room.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -242,6 +243,16 @@ static __always_inline void give_back(struct tcp_sock *tp, struct sh_record *rec
 	rec->guard_was_ms = 0;
 }
 
+/* Takes the room away that keepalives of a judgement needed, once the peer is heard. */
+static __always_inline void take_room(struct tcp_sock *tp, struct sh_record *rec)
+{
+	if (!has_spare_room(tp, rec))
+		return;
+	if (tp->keepalive_probes == rec->room)
+		set_opt(tp, SOL_TCP, TCP_KEEPCNT, rec->effective.count, SH_FAULT_SET_KEEPCNT);
+	rec->room = 0;
+}
+
 /* Sees to one connection; returns what became of it, 0: it needs nothing. */
 static __always_inline __u8 guard(struct tcp_sock *tp, struct sh_record *rec)
 {
@@ -303,6 +314,7 @@ SEC("iter/tcp") int sh_guard(struct bpf_iter__tcp *ctx)
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	if (!rec || rec->flags & SH_CONNECTING)
 		return 0;
+	take_room(tp, rec);
 	row.step = guard(tp, rec);
 	if (!row.step)
 		return 0;
@@ -335,8 +347,8 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	if (!(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) && !rec->pace &&
-	    !is_guards(rec, tp->inet_conn.icsk_user_timeout))
+	if (!has_spare_room(tp, rec) && !(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) &&
+	    !rec->pace && !is_guards(rec, tp->inet_conn.icsk_user_timeout))
 		return 0;
 	netns = sk->__sk_common.skc_net.net->ns.inum;
 	have = bpf_map_lookup_elem(&sh_shut, &netns);

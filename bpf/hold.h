@@ -216,6 +216,8 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 		copy_option(&same, &next, &is);
 		if (guarded) /* which sets it when it is over */
 			same.user_timeout_ms = next.user_timeout_ms;
+		if (rec->room) /* likewise */
+			same.count = next.count;
 		set_options(sk, &same, &next);
 	}
 	rec->app = app;
@@ -224,7 +226,9 @@ static __always_inline int hold(struct bpf_sock *sk, struct sh_record *rec, int 
 	count_held(rec, raised, held == value);
 	if (guarded && is.user_timeout)
 		return rec->guard_ms;
-	return allow ? value : held;
+	held = allow ? value : held;
+	/* As is the room of a judgement: fewer could be none (room.h). */
+	return rec->room && is.count ? sh_max(held, rec->room) : held;
 }
 
 #endif

@@ -5,6 +5,7 @@
  * (bpf_setsockopt in TCP iterators).
  */
 #include "look.h"
+#include "room.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -31,8 +32,22 @@ const struct sh_provoked *const unused_provoked __attribute__((unused));
  * tcp_sock_set_keepidle_locked() arms the timer for "idle minus the time since
  * the last segment", so at once where the socket was silent for a second, and
  * tcp_keepalive_timer() looks at the value again when it fires. The old value
- * can therefore only be put back in a later pass.
+ * can therefore only be put back in a later pass. The count is set first, under the
+ * same lock: what the timer finds goes together.
  */
+static __always_inline long set_keepalive(struct tcp_sock *tp, struct sh_record *rec, int idle,
+					  bool provokes)
+{
+	int count = room_for(tp, rec, idle, provokes);
+	long err = 0;
+
+	/* Noted before: who finds it on the socket knows whose it is. */
+	rec->room = count == rec->effective.count ? 0 : count;
+	if (count != tp->keepalive_probes)
+		err = bpf_setsockopt(tp, SOL_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	return err ? err : bpf_setsockopt(tp, SOL_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+}
+
 SEC("iter/tcp") int sh_provoke(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
@@ -58,9 +73,11 @@ SEC("iter/tcp") int sh_provoke(struct bpf_iter__tcp *ctx)
 	rec = bpf_sk_storage_get(&sh_records, tp, NULL, 0);
 	if (!rec)
 		return 0;
+	if (*want && !may_provoke(tp, rec))
+		return 0;
 	idle = *want ? *want : rec->effective.idle_s;
 	out.cookie = cookie;
-	out.err = bpf_setsockopt(tp, SOL_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	out.err = set_keepalive(tp, rec, idle, *want);
 	if (!out.err && *want) {
 		rec->flags |= SH_PROVOKED;
 		rec->leave_ns = bpf_ktime_get_ns() + SH_LEAVE_NS;

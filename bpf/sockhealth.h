@@ -16,6 +16,8 @@
 #define SH_RECORD_VERSION 1
 /* How long adoption leaves a provoked socket alone: longer than any probe window. */
 #define SH_LEAVE_NS 120000000000ULL
+/* The TCP_KEEPIDLE that provokes a keepalive, in seconds. */
+#define SH_PROVOKED_S 1
 /* Goes up when a rule or an event changes its meaning and not its size: what of
  * them is pinned is not used by another build then. */
 #define SH_LAYOUT 3
@@ -93,7 +95,7 @@ enum sh_record_flags {
 	SH_AMBIGUOUS = 1 << 1,	/* the inference is not certain: bound it, never close it */
 	SH_PENDING = 1 << 2,	/* not all that the policy wants is set yet */
 	SH_RELEASING = 1 << 3,	/* no policy names it any more; what it had is not all back */
-	SH_PROVOKED = 1 << 4,	/* TCP_KEEPIDLE is the prober's */
+	SH_PROVOKED = 1 << 4,	/* TCP_KEEPIDLE is the prober's, SH_PROVOKED_S */
 	SH_CONNECTING = 1 << 5, /* no connection yet: the user timeout is that of connect() */
 	SH_GUARDED = 1 << 6,	/* the user timeout is the guard's: the peer does not read */
 };
@@ -135,7 +137,11 @@ struct sh_record {
 	__u32 guard_was_ms; /* the one before guard_ms: it is the guard's, too */
 	__u16 guard_s;	    /* of CLOCK_MONOTONIC: when the guard last saw to it */
 	__u16 pace;	    /* TCP_RTO_MAX_MS that the guard set, in tenths of a second; 0: none */
-	__u32 spare[2];
+	/* The TCP_KEEPCNT that the prober has set, to make room for what it provoked; 0:
+	 * none. Kept until the peer is heard; effective's is what is meant. */
+	__u8 room;
+	__u8 unused[3];
+	__u32 spare;
 };
 
 /* Why a connection ended, as the kernel saw it. */

@@ -100,6 +100,7 @@ __noinline int sh_bound(struct bpf_sock_ops *ctx)
 	rec->guard_ms = 0;
 	rec->guard_was_ms = 0;
 	rec->pace = 0;
+	rec->room = 0;
 	rec->rto_was_ms = sock_rto_max_ms(tp) & if_any(rec->policed.rto_max);
 	rec->opened_ns = bpf_ktime_get_ns();
 	raised = sh_combine(rec->override, &rec->policed, &rec->app, &rec->effective);

@@ -86,3 +86,17 @@ func TestConfirmGivesUp(t *testing.T) {
 		})
 	}
 }
+
+// TestSpared: where a keepalive may not be provoked segments of ours ask in every attempt,
+// and condemn nothing.
+func TestSpared(t *testing.T) {
+	bubble(t, "silence", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 2*time.Second, nil)
+		w.sockets[1].snap.Options.Idle = time.Hour
+		w.spared = true
+		r := judgeOne(t, a, w.report(id, 0))
+		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonUnconfirmed || w.destroyed() != 0 || w.sent != 5 || w.provoked != 0 {
+			t.Errorf("result %+v, %d destroyed, %d segments, %d keepalives; want unknown, 0, 5, 0", r, w.destroyed(), w.sent, w.provoked)
+		}
+	})
+}

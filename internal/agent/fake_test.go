@@ -46,6 +46,7 @@ type world struct {
 	slept     time.Duration // by the machine
 	// provokeErr is what Provoke returns: loader.ErrUnsupported before Linux 5.15.
 	provokeErr error
+	spared     bool // Provoke reaches none: what gets lost would end them
 	destroys   int
 	// destroyErr is what Destroy returns; without one it removes the socket
 	// unless it is deaf.
@@ -212,7 +213,7 @@ func (w *world) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 	w.walks++
 	var reached []uint64
 	for _, c := range cookies {
-		if s := w.sockets[c]; s != nil {
+		if s := w.sockets[c]; s != nil && !w.spared {
 			w.provoked++
 			w.calmed[c] = false
 			w.keepalive(s)

@@ -147,6 +147,9 @@ type Record struct {
 	Pending, Releasing bool
 	// Provoked says that TCP_KEEPIDLE is the prober's for now, and not Effective's.
 	Provoked bool
+	// Room is the Count that the prober has set, so that the keepalives it provoked bring
+	// the kernel's own end no nearer; Effective's comes back when the peer is heard. 0: none.
+	Room int
 	// Guarded says that the peer does not read and that UserTimeout, and for the time
 	// RTOMax, are the guard's: Effective's come back when it reads, or stops answering.
 	Guarded bool

@@ -104,6 +104,9 @@ func recorded(force *loader.InForce, peer *policy.Peer, s *conn.Snapshot) Reason
 	if r.Provoked {
 		set.Idle = r.Effective.Idle
 	}
+	if r.Room != 0 && set.Count == r.Room {
+		set.Count = r.Effective.Count
+	}
 	if set != r.Effective {
 		return OptionsDrifted
 	}

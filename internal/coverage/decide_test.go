@@ -35,7 +35,8 @@ func inForce(t *testing.T) *loader.InForce {
 func TestDecide(t *testing.T) {
 	force := inForce(t)
 	wanted := force.Policy.Peers[0].Options
-	drifted, provoked, other := wanted, wanted, wanted
+	drifted, provoked, other, roomy := wanted, wanted, wanted, wanted
+	roomy.Count = 20
 	drifted.UserTimeout = 0
 	provoked.Idle = time.Second
 	other.Idle = 3 * time.Second
@@ -88,6 +89,8 @@ func TestDecide(t *testing.T) {
 		{"drifted and pending", 40000, 7100, out, drifted, with(func(r *conn.Record) { r.Pending = true }), "out/options_drifted", false},
 		{"provoked", 40000, 7100, out, provoked, with(func(r *conn.Record) { r.Provoked = true }), "out/", false},
 		{"provoked by nobody", 40000, 7100, out, provoked, &good, "out/options_drifted", false},
+		{"with room for what was provoked", 40000, 7100, out, roomy, with(func(r *conn.Record) { r.Room = 20 }), "out/", false},
+		{"with more than that", 40000, 7100, out, roomy, with(func(r *conn.Record) { r.Room = 19 }), "out/options_drifted", false},
 		{"retransmissions as rare as wanted", 40000, 7100, out, limit(time.Second), capped, "out/", false},
 		{"more often, by the application", 40000, 7100, out, limit(time.Second / 2), capped, "out/", false},
 		{"as rare as the kernel's own", 40000, 7100, out, limit(0), capped, "out/options_drifted", false},

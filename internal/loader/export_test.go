@@ -88,3 +88,13 @@ func (p *Programs) alter(fd int, change func(*sockopsShRecord)) error {
 	change(&r)
 	return p.sockops.ShRecords.Put(key, &r)
 }
+
+// KilledJudging has it that the agent that provoked a socket's keepalive was killed.
+func KilledJudging(p *Programs, fd int) error {
+	key, r := uint32(fd), sockopsShRecord{}
+	if err := p.sockops.ShRecords.Lookup(key, &r); err != nil {
+		return err
+	}
+	r.LeaveNs = 0
+	return p.sockops.ShRecords.Put(key, &r)
+}

@@ -143,6 +143,7 @@ func record(r lookupShRecord) conn.Record {
 		Pending:   has(lookupShRecordFlagsSH_PENDING),
 		Releasing: has(lookupShRecordFlagsSH_RELEASING),
 		Provoked:  has(lookupShRecordFlagsSH_PROVOKED),
+		Room:      int(r.Room),
 	}
 }
 

@@ -129,7 +129,9 @@ type lookupShRecord struct {
 	GuardWasMs uint32
 	GuardS     uint16
 	Pace       uint16
-	Spare      [2]uint32
+	Room       uint8
+	Unused     [3]uint8
+	Spare      uint32
 }
 
 type lookupShRecordFlags uint32

@@ -135,7 +135,9 @@ type sockopsShRecord struct {
 	GuardWasMs uint32
 	GuardS     uint16
 	Pace       uint16
-	Spare      [2]uint32
+	Room       uint8
+	Unused     [3]uint8
+	Spare      uint32
 }
 
 type sockopsShRule struct {
