@@ -52,7 +52,7 @@ type bed struct {
 	admin  *api.Client
 
 	mu    sync.Mutex
-	ports [beating + 1]int // taken so far, by entry
+	ports [capped + 1]int // taken so far, by entry
 }
 
 // newBed builds it, and starts the agent.

@@ -15,6 +15,7 @@ func losses() []scenario {
 	return []scenario{
 		{name: "lost probes, nothing in flight", want: "alive_slow: kept", entry: anyOf, lives: true, play: lostIdle},
 		{name: "lost probes, call in flight", want: "alive_slow: kept", entry: anyOf, lives: true, play: lostInFlight},
+		{name: "lost probes, no user timeout", want: "alive_slow: kept", entry: capped, lives: true, play: lostIdle},
 	}
 }
 

@@ -15,6 +15,7 @@ func outages() []scenario {
 		{name: "outage over in the window", want: "alive_slow: kept", entry: anyOf, play: func(p *play) { p.outage(0, 1) }},
 		{name: "outage over at a random moment", want: "by its end, below", entry: anyOf, play: func(p *play) { p.outage(0, 1.6) }},
 		{name: "outage over after the window", want: "dead_path: closed", entry: anyOf, play: func(p *play) { p.outage(1.4, 1.8) }},
+		{name: "outage over at a random moment, no user timeout", want: "by its end, below", entry: capped, play: func(p *play) { p.outage(0, 1.6) }},
 		{name: "outage over before the report", want: "alive_slow: kept", entry: anyOf, lives: true, play: outageOver},
 	}
 }

@@ -21,6 +21,7 @@ const (
 	asked    = 4 // its application is asked
 	watched  = 5 // what stays unanswered is judged without a report
 	beating  = 6 // connections that are not judged
+	capped   = 7 // no user timeout, where the kernel has TCP_RTO_MAX_MS, and fewer keepalives than attempts
 	firstOf  = 20000
 	portsOf  = 1000
 	proxied  = 27000 // one port, which a proxy has
@@ -41,6 +42,7 @@ peers:
   - {name: asked, cidrs: [10.91.2.0/23, 10.91.4.0/22, "fd91:0:0:2::/63", "fd91:0:0:4::/62"], ports: [24000-24999], probe: {window: 1500ms, attempts: 3}, app_probe: {send: {data: "ping"}, timeout: 2s}}
   - {name: watched, cidrs: [10.91.2.0/23, 10.91.4.0/22, "fd91:0:0:2::/63", "fd91:0:0:4::/62"], ports: [25000-25999], silence: 1s, probe: {window: 1500ms, attempts: 3}}
   - {name: beating, cidrs: [10.91.2.0/23, 10.91.4.0/22, "fd91:0:0:2::/63", "fd91:0:0:4::/62"], ports: [26000-26999]}
+  - {name: capped, cidrs: [10.91.2.0/23, 10.91.4.0/22, "fd91:0:0:2::/63", "fd91:0:0:4::/62"], ports: [27001-27999], in_flight: auto, keepalive: {idle: 5s, interval: 5s, count: 3}, probe: {window: 3s, attempts: 5}}
 `
 
 // asking is how long an application may take.
