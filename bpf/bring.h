@@ -116,6 +116,7 @@ static __always_inline __u8 plan_keepalive(struct sh_pass *pass, struct sh_facts
 __noinline int plan(struct sh_pass *pass, struct sh_facts *f, struct sh_options *now,
 		    struct sh_options *want)
 {
+	bool spent;
 	__u8 wait;
 
 	if (!pass || !f || !now || !want)
@@ -127,7 +128,9 @@ __noinline int plan(struct sh_pass *pass, struct sh_facts *f, struct sh_options 
 		f->sets |= SH_SET_RTO_MAX;
 		now->rto_max = want->rto_max;
 	}
-	if (sh_sooner(now->user_timeout_ms, want->user_timeout_ms)) {
+	/* Without one the kernel heeds the count: what a judgement provoked may be more. */
+	spent = !want->user_timeout_ms && f->probes_out && f->probes_out >= now->count;
+	if (sh_sooner(now->user_timeout_ms, want->user_timeout_ms) && !spent) {
 		f->sets |= SH_SET_LOOSER;
 		now->user_timeout_ms = want->user_timeout_ms;
 	}

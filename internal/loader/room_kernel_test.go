@@ -5,6 +5,7 @@ package loader_test
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -222,6 +223,9 @@ func TestProvokedWish(t *testing.T) {
 	r.lose(t, c, 3)
 	r.calm(t, c, false)
 	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 100)
+	if got := labtest.Options(t, c).Count; got != 100 {
+		t.Errorf("more: count %d", got)
+	}
 	labtest.Heal(t, again)
 	r.hear(t, c, peer)
 	r.guard(t)
@@ -298,4 +302,38 @@ func TestProvokedAdopt(t *testing.T) {
 		wantOptions(t, "released", c, own)
 	}
 	wantNoFaults(t, r.Programs)
+}
+
+// TestProvokedReleased: a user timeout that no policy wants any more goes when what was
+// provoked and lost under it is no more than the application's count. Without one the next
+// keepalive would end the connection.
+func TestProvokedReleased(t *testing.T) {
+	a := newAdoption(t, `version: 1
+defaults: {user_timeout: 40s, keepalive: {idle: 2s, interval: 2s, count: 5}}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`)
+	loadertest.Need(t, a.Programs, kernel.Provoke)
+	r := &roomy{a}
+	d := labtest.Dialer{NS: a.Client, Setup: func(fd int) error {
+		set := func(option, value int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, option, value) }
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1), set(unix.TCP_KEEPIDLE, 2),
+			set(unix.TCP_KEEPINTVL, 2), set(unix.TCP_KEEPCNT, 3))
+	}}
+	c, peer := labtest.PairTo(t, d, a.Server, netip.AddrPortFrom(a.ServerAddr4, 0))
+	own := labtest.Options(t, c)
+	a.settle(t, a.Client)
+	drop := labtest.Fault(t)(a.DropPort(labtest.Addr(peer.LocalAddr()).Port()))
+	r.lose(t, c, 5)
+	r.calm(t, c, false)
+	a.setPolicy(t, "version: 1\npeers: [{name: server, cidrs: [192.0.2.0/24]}]\n")
+	told, _ := a.pass(t, a.Client, plenty)
+	if one := adopted(t, told, c); one.Wait != loader.WaitStuck {
+		t.Errorf("told %+v", one)
+	}
+	labtest.Eventually(t, late, func() bool { return a.look(t, a.Client, c).ProbesOut >= 7 }, "one more that is due")
+	labtest.Heal(t, drop)
+	r.hear(t, c, peer)
+	a.settle(t, a.Client)
+	wantOptions(t, "released", c, own)
+	wantNoFaults(t, a.Programs)
 }
