@@ -48,8 +48,12 @@ func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
 // sends a keepalive at once, unless data is in flight. Calm puts the value of
 // the record back; until then the kernel goes on to probe.
 //
-// The result holds the cookies that were found and set; the others are gone or
-// carry no record. A refusal by the kernel is an error after all were tried.
+// Where no user timeout is set TCP_KEEPCNT goes up with it, and down again when the
+// peer is heard, so that keepalives which are lost bring the kernel's own end no nearer.
+// A socket that a user timeout would end at the next one is left alone (kernel-facts T18).
+//
+// The result holds the cookies that were found and set, those of passes beside this one
+// among them; the others are gone, left alone, or carry no record. A refusal by the kernel is an error after all were tried.
 // It wraps ErrUnsupported before Linux 5.15. One pass walks every socket of the
 // namespace, however few are named, and waits where an application holds the
 // lock of one. Passes may run side by side, but not about the same sockets.
