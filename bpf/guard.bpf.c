@@ -13,6 +13,8 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define MAX_TIMEOUT_MS 0x7fffffffU
+/* How many probes are closer together than the pace: from 200 ms on each takes twice as long. */
+#define QUICK_PROBES 4
 
 /*
  * What is set before the program is loaded. ceiling_ms is how long a connection at
@@ -25,6 +27,8 @@ const volatile bool caps_rto = false;
 
 /* The time between two passes, which the agent sets anew. */
 __u32 interval_ms = 1000;
+/* The shortest probe window of the policy in force, which the agent sets anew; 0: none. */
+__u32 window_ms;
 /* The programs come off: applications have back what they asked for, from now on. */
 bool restores;
 /* What sh_survey found: the shortest user timeout in force; the agent zeroes it. */
@@ -105,22 +109,45 @@ static __always_inline __u32 ceiling(const struct sh_record *rec)
 	return ceiling_ms > least ? ceiling_ms : least;
 }
 
-/*
- * The time between two of the kernel's probes of a shut window, at most. Where they
- * are retransmissions the kernel gives up after two of them without an answer: two
- * fill the user timeout then (kernel-facts L10).
- */
-static __always_inline __u32 pace_ms(const struct sh_record *rec, const struct sh_window *w)
+/* The least that TCP_RTO_MAX_MS takes, and whole ticks. */
+static __always_inline __u32 pace(__u32 ms)
 {
-	__u32 ms = rec->effective.user_timeout_ms / (w->shrunk ? 2 : 3);
-
-	/* The least that TCP_RTO_MAX_MS takes, and whole ticks. */
 	return ms < 1000 ? 1000 : ms - ms % 100;
 }
 
 /*
+ * The time between two of the kernel's probes of a shut window, at most, so that what
+ * becomes of them shows before the user timeout has passed. Where they are
+ * retransmissions the kernel gives up after two of them without an answer: two fill
+ * the user timeout then (kernel-facts L10).
+ */
+static __always_inline __u32 patience_ms(const struct sh_record *rec, const struct sh_window *w)
+{
+	return pace(rec->effective.user_timeout_ms / (w->shrunk ? 2 : 3));
+}
+
+/*
+ * And so that a judgement sees one that had its time to be answered: twice in a probe
+ * window. But the kernel also gives up after tcp_retries2 of them without an answer,
+ * the first few of which come in quick succession: not before the user timeout.
+ */
+static __always_inline __u32 pace_ms(const struct tcp_sock *tp, const struct sh_record *rec,
+				     const struct sh_window *w)
+{
+	__u32 most = patience_ms(rec, w), tries, least, ms = window_ms / 2;
+
+	if (w->shrunk || !ms)
+		return most;
+	tries = tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net->ipv4.sysctl_tcp_retries2;
+	tries = tries > QUICK_PROBES ? tries - QUICK_PROBES : 1;
+	least = (rec->effective.user_timeout_ms + interval_ms) / tries + 99;
+	ms = pace(ms > least ? ms : least);
+	return ms < most ? ms : most;
+}
+
+/*
  * Whether the peer leaves unanswered what it would answer. Where the kernel's probes
- * are paced nothing comes for a quarter longer than it takes to the next one; else
+ * are paced nothing comes for a quarter longer than they may take to the next one; else
  * two are unanswered, as the answer to one may be under way. (Those that are
  * retransmissions, into a window that was taken back, the kernel does not count.)
  */
@@ -133,7 +160,8 @@ static __always_inline bool is_silent(const struct tcp_sock *tp, const struct sh
 		return (icsk->icsk_probes_out >= 2 || icsk->icsk_retransmits >= 2) &&
 		       w->age_ms >= rec->effective.user_timeout_ms / 3;
 	if (caps_rto && !is_orphan(tp))
-		return (w->shrunk || icsk->icsk_probes_out) && w->age_ms >= pace_ms(rec, w) * 5 / 4;
+		return (w->shrunk || icsk->icsk_probes_out) &&
+		       w->age_ms >= patience_ms(rec, w) * 5 / 4;
 	return w->shrunk ? w->age_ms >= ceiling(rec) : icsk->icsk_probes_out >= 2;
 }
 
@@ -184,7 +212,7 @@ static __always_inline void let_go(struct tcp_sock *tp, struct sh_record *rec)
 static __always_inline void pace_probes(struct tcp_sock *tp, struct sh_record *rec,
 					const struct sh_window *w)
 {
-	__u32 is = sock_rto_max_ms(tp), ms = pace_ms(rec, w), without = is;
+	__u32 is = sock_rto_max_ms(tp), ms = pace_ms(tp, rec, w), without = is;
 	__u32 limit = rec->effective.rto_max * 100;
 
 	if (!caps_rto || is_orphan(tp)) /* sh_closing */

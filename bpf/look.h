@@ -94,6 +94,30 @@ static __always_inline void look_ages(const struct tcp_sock *tp, struct sh_look 
 	out->ack_stamp = ack;
 }
 
+/*
+ * How far off the timer is of what the kernel asks by itself while data waits: a
+ * retransmission, a probe of a shut window, or one of a tail that may be lost.
+ */
+static __always_inline __u16 look_timer(const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	__u32 at, left, now = bpf_jiffies64();
+
+	if (!icsk->icsk_pending)
+		return 0;
+	if (bpf_core_field_exists(icsk->icsk_retransmit_timer))
+		at = icsk->icsk_retransmit_timer.expires;
+	else if (bpf_core_field_exists(icsk->icsk_inet.sk.tcp_retransmit_timer))
+		at = icsk->icsk_inet.sk.tcp_retransmit_timer.expires;
+	else
+		return 0;
+	left = at - now;
+	if ((__s32)left <= 0)
+		return 1;
+	left = ticks_to_ms(left);
+	return left > 0xffff ? 0xffff : left | !left;
+}
+
 static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;
@@ -140,7 +164,7 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	out->rcv_wscale = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
 	out->retransmits = icsk->icsk_retransmits;
 	out->probes_out = icsk->icsk_probes_out;
-	__builtin_memset(out->pad, 0, sizeof(out->pad));
+	out->timer_ms = look_timer(tp);
 	sock_options(tp, &out->options);
 }
 

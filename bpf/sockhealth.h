@@ -292,7 +292,8 @@ struct sh_look {
 	__u8 rcv_wscale;
 	__u8 retransmits;
 	__u8 probes_out;
-	__u8 pad[2];
+	/* Until the timer of retransmissions and window probes, at least 1; 0: it is not set. */
+	__u16 timer_ms;
 	struct sh_options options; /* as set on the socket now */
 	struct sh_record record;   /* valid with SH_LOOK_RECORD */
 };

@@ -27,8 +27,13 @@ struct netns_xfrm {
 	unsigned int policy_count[6]; /* in, out, forwarded, and the same for sockets */
 };
 
+struct netns_ipv4 {
+	__u8 sysctl_tcp_retries2; /* an int before Linux 5.13 */
+};
+
 struct net {
 	struct ns_common ns;
+	struct netns_ipv4 ipv4;
 	struct netns_xfrm xfrm;
 };
 
@@ -102,6 +107,10 @@ typedef struct {
 	int owned;
 } socket_lock_t;
 
+struct timer_list {
+	unsigned long expires;
+};
+
 struct socket;
 
 struct kernfs_node {
@@ -129,7 +138,8 @@ struct sock {
 	kuid_t sk_uid;
 	__u32 sk_txhash;
 	struct dst_entry *sk_dst_cache;
-	int sk_rx_dst_ifindex; /* since Linux 5.16 */
+	int sk_rx_dst_ifindex;			/* since Linux 5.16 */
+	struct timer_list tcp_retransmit_timer; /* since Linux 6.19 */
 	struct socket *sk_socket;
 	void *sk_user_data;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -152,6 +162,7 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	struct timer_list icsk_retransmit_timer; /* until Linux 6.18 */
 	__u8 icsk_retransmits;
 	__u8 icsk_pending;
 	__u8 icsk_probes_out;

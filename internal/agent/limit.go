@@ -32,12 +32,20 @@ const (
 	owedLimit = 2 * apart
 )
 
-// seen notes when the kernel was seen to have asked without data, by itself or because
-// it was provoked. Whether that cost the peer's answer nobody knows: what was asked right
-// before it may have been refused one, or was lost on its way.
+// seen notes when the kernel was seen to have asked, by itself or because it was provoked.
+// Whether what it asked without data cost the peer's answer nobody knows: what was asked
+// right before it may have been refused one, or was lost on its way.
 func (p *probing) seen(s *conn.Snapshot) {
 	if s.ProbesOut > p.last.ProbesOut {
 		p.bare = s.Taken
+	}
+	for range advanced(p.last.ProbesOut, s.ProbesOut) + advanced(p.last.Retransmits, s.Retransmits) {
+		p.own = append(p.own, s.Taken)
+	}
+	if resent(&p.last, s) {
+		p.probe.Resent = true
+		p.own = append(p.own, s.Taken)
+		p.note(ownRetransmission, attemptSent)
 	}
 }
 

@@ -71,7 +71,7 @@ func TestAnswerLimit(t *testing.T) {
 		{"window probes that have no room", short, 500 * time.Millisecond, owedLimit, shut, limited{full: true}},
 		{"keepalives, none provoked", short, time.Second, 1100 * time.Millisecond, func(s *fakeSocket, _ time.Duration) { s.attempts = 0 }, limited{}},
 		{"provoked, to leave later", short, 0, 0, young, limited{}},
-		{"provoked, to leave later, two", two, 0, 0, young, limited{}},
+		{"provoked, to leave later, two", two, 0, 400 * time.Millisecond, young, limited{}}, // and has its time to be answered
 		{"window probes, far apart", policy.Probe{Window: 3 * time.Second, Attempts: 2}, 1300 * time.Millisecond, once, shut, limited{}},
 	} {
 		_, spacing := k.probe.Schedule(0)

@@ -19,15 +19,16 @@ import (
 type probing struct {
 	agent    *Agent
 	j        *judgement
-	first    conn.Snapshot // the look before the first attempt that counts
-	last     conn.Snapshot // the freshest look that found the socket
-	sent     int           // segments of ours that this host accepted, on the connection's way
-	provoked bool          // the kernel's keepalive has to be calmed again
-	kinds    []AttemptKind // of the attempts made
-	attempts attempts      // for the record
-	swept    bool          // the siblings are being asked
-	lastDue  time.Duration // when the last attempt is
-	bare     time.Duration // when the kernel was last seen to have asked; 0: never
+	first    conn.Snapshot   // the look before the first attempt that counts
+	last     conn.Snapshot   // the freshest look that found the socket
+	sent     int             // segments of ours that this host accepted, on the connection's way
+	provoked bool            // the kernel's keepalive has to be calmed again
+	kinds    []AttemptKind   // of the attempts made
+	attempts attempts        // for the record
+	swept    bool            // the siblings are being asked
+	lastDue  time.Duration   // when the last attempt is
+	bare     time.Duration   // when the kernel was last seen to have asked without data; 0: never
+	own      []time.Duration // when it was seen to have asked, in this window
 	probe    verdict.Probe
 	absence  absence
 }
@@ -38,7 +39,7 @@ type probing struct {
 // again and again the question stays open: what the policy demands was not asked.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	for begun := 1; ; begun++ {
-		p.first, p.sent, p.bare, p.absence = p.last, 0, 0, absence{last: p.agent.Boot()}
+		p.first, p.sent, p.bare, p.own, p.absence = p.last, 0, 0, nil, absence{last: p.agent.Boot()}
 		if p.last.ProbesOut > 0 {
 			p.bare = p.last.Taken // at the latest
 		}
@@ -101,7 +102,7 @@ func (p *probing) window(ctx context.Context) (found, settled bool) {
 			p.spread()
 		}
 	}
-	return p.confirm(ctx, answer)
+	return p.confirm(ctx)
 }
 
 // spread does what silence calls for beyond the socket itself.
@@ -118,35 +119,6 @@ func (p *probing) lookAround() {
 	}
 }
 
-// confirm waits, where the kernel cannot be made to probe (before Linux 5.15),
-// until it does so by itself and had time for an answer: segments of ours alone
-// condemn nothing. With nothing in flight that is up to the idle time after the
-// last packet, however late in it the report came.
-func (p *probing) confirm(ctx context.Context, spacing time.Duration) (found, settled bool) {
-	asked := func() bool { return p.last.ProbesOut > 0 || p.last.Retransmits > 0 }
-	idle := p.last.Options.Idle
-	due := max(idle-p.last.PacketAge, 0)
-	if p.provoked || p.probe.Blocked || p.probe.NoRoute || p.last.InFlight() || !p.last.Options.KeepAlive || due > confirmLimit {
-		return true, false
-	}
-	// A timer is late by up to an eighth of the time that it was set for.
-	if !asked() {
-		if found, settled := p.until(ctx, due+idle/8+keepaliveGrace, asked); settled || !asked() {
-			return found, settled
-		}
-	}
-	p.j.asked = p.agent.Now() + p.last.SRTT // which alone condemns
-	p.lookAround()
-	return p.wait(ctx, spacing)
-}
-
-const (
-	// keepaliveGrace is how long a keepalive that is due may take to show.
-	keepaliveGrace = 500 * time.Millisecond
-	// confirmLimit is how far off a keepalive may be that is waited for.
-	confirmLimit = 10 * time.Second
-)
-
 // settle is a few of the kernel's ticks: an answer within the tick of the segment
 // before it would go unnoticed, since stamps are in ticks.
 const settle = 40 * time.Millisecond
@@ -156,9 +128,7 @@ const settle = 40 * time.Millisecond
 func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
 	p.probe.Sent = len(p.kinds)
 	if !p.answered() {
-		p.probe.Sent = p.sent +
-			advanced(p.first.ProbesOut, p.last.ProbesOut) +
-			advanced(p.first.Retransmits, p.last.Retransmits)
+		p.probe.Sent = p.sent + len(p.own)
 	}
 	if found && p.answered() {
 		p.probe.LocalLeg, p.probe.LegUnknown = p.agent.localLeg(p.j.ns, &p.last)

@@ -200,6 +200,10 @@ type Snapshot struct {
 	SRTT            time.Duration // smoothed round trip, 0: not measured
 	Retransmits     uint8         // consecutive retransmission timeouts
 	ProbesOut       uint8         // unanswered keepalives or window probes
+	// Timer is how long it takes until the kernel asks by itself while data waits: it
+	// retransmits, or probes a window that is shut. 65.535 s stands for anything longer,
+	// 0 for: it is not about to, or this kernel does not tell.
+	Timer time.Duration
 
 	MPTCP, MD5OrAO, Repair bool
 	// Orphan says that no process has the socket open any more; the kernel

@@ -134,7 +134,8 @@ func (p *Programs) Guard(interval time.Duration, fn func(Guarded) error) error {
 	if err != nil {
 		return err
 	}
-	if err := objects.IntervalMs.Set(uint32(interval / time.Millisecond)); err != nil {
+	err = errors.Join(objects.IntervalMs.Set(uint32(interval/time.Millisecond)), objects.WindowMs.Set(uint32(p.inForce.Load().shortestWindow()/time.Millisecond)))
+	if err != nil {
 		return fmt.Errorf("guard connections: %w", err)
 	}
 	return walk(objects.ShGuard, binary.Size(guardShGuarded{}), func(b []byte) error {
@@ -184,4 +185,17 @@ func (p *Programs) setGuard(spec *ebpf.CollectionSpec) error {
 		least = guardCeiling
 	}
 	return errors.Join(ceiling.Set(uint32(least/time.Millisecond)), spec.Variables[guardVarCapsRto].Set(caps))
+}
+
+// shortestWindow is the shortest probe window of the policy, 0 where none is in force.
+func (f *InForce) shortestWindow() (shortest time.Duration) {
+	if f == nil {
+		return 0
+	}
+	for i := range f.Policy.Peers {
+		if w := f.Policy.Peers[i].Probe.Window; shortest == 0 || w < shortest {
+			shortest = w
+		}
+	}
+	return shortest
 }

@@ -51,6 +51,7 @@ const (
 	guardVarUnnoted       = "unnoted"
 	guardVarUnusedGuarded = "unused_guarded"
 	guardVarUnusedStep    = "unused_step"
+	guardVarWindowMs      = "window_ms"
 )
 
 // loadGuard returns the embedded CollectionSpec for guard.
@@ -122,6 +123,7 @@ type guardVariableSpecs struct {
 	Unnoted       *ebpf.VariableSpec `ebpf:"unnoted"`
 	UnusedGuarded *ebpf.VariableSpec `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.VariableSpec `ebpf:"unused_step"`
+	WindowMs      *ebpf.VariableSpec `ebpf:"window_ms"`
 }
 
 // guardObjects contains all objects after they have been loaded into the kernel.
@@ -172,6 +174,7 @@ type guardVariables struct {
 	Unnoted       *ebpf.Variable `ebpf:"unnoted"`
 	UnusedGuarded *ebpf.Variable `ebpf:"unused_guarded"`
 	UnusedStep    *ebpf.Variable `ebpf:"unused_step"`
+	WindowMs      *ebpf.Variable `ebpf:"window_ms"`
 }
 
 // guardPrograms contains all programs after they have been loaded into the kernel.

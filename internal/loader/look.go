@@ -105,7 +105,7 @@ func decodeLook(b []byte) (conn.Snapshot, error) {
 		SendAge:   time.Duration(l.SendAgeMs) * time.Millisecond,
 		DataStamp: l.DataStamp, AckStamp: l.AckStamp,
 		SRTT:        time.Duration(l.SrttUs) * time.Microsecond,
-		Retransmits: l.Retransmits, ProbesOut: l.ProbesOut,
+		Retransmits: l.Retransmits, ProbesOut: l.ProbesOut, Timer: time.Duration(l.TimerMs) * time.Millisecond,
 		MPTCP:         has(lookupShLookFlagsSH_LOOK_MPTCP),
 		MD5OrAO:       has(lookupShLookFlagsSH_LOOK_MD5OR_AO),
 		Repair:        has(lookupShLookFlagsSH_LOOK_REPAIR),

@@ -54,7 +54,7 @@ type lookupShLook struct {
 	RcvWscale     uint8
 	Retransmits   uint8
 	ProbesOut     uint8
-	Pad           [2]uint8
+	TimerMs       uint16
 	Options       lookupShOptions
 	Record        lookupShRecord
 }

@@ -139,6 +139,10 @@ const (
 // (net.ipv4.tcp_invalid_ratelimit).
 const MinSpacing = 500 * time.Millisecond
 
+// AnswerIn returns the time that an attempt has to be answered on a connection with this
+// smoothed round trip.
+func AnswerIn(roundTrip time.Duration) time.Duration { return max(answerTime, 2*roundTrip) }
+
 // answerTime is the least time that the last attempt has to be answered. It is
 // shorter than MinSpacing, so that even the shortest window spaces its attempts
 // by a little more than the peer's limit: of two that arrive a tick too close
@@ -150,7 +154,7 @@ const answerTime = 400 * time.Millisecond
 // leaves early enough that its answer, too, comes within the window.
 func (p Probe) Schedule(roundTrip time.Duration) (window, spacing time.Duration) {
 	gaps := time.Duration(p.Attempts - 1)
-	answer := max(answerTime, 2*roundTrip)
+	answer := AnswerIn(roundTrip)
 	window = max(p.Window, 4*roundTrip+MinSpacing, gaps*MinSpacing+answer)
 	if gaps == 0 {
 		return window, window

@@ -139,6 +139,9 @@ type Probe struct {
 	// connection's. Apart: they may for another reason have been treated otherwise
 	// than its own. They are not among those that Sent counts.
 	Multipath, Apart bool
+	// Resent: the connection's own data was retransmitted, into a window that the peer
+	// took back, which the kernel does not count.
+	Resent bool
 	// LocalLeg: what answered is a proxy on this host. LegUnknown: perhaps, nobody could
 	// tell.
 	LocalLeg, LegUnknown bool
@@ -265,7 +268,7 @@ func last(in Input) Verdict {
 	case in.Probe.Sent < in.Probe.Wanted:
 		return Verdict{Word: Unknown, Reason: ReasonProbeFailed}
 	}
-	if after.ProbesOut == 0 && after.Retransmits == 0 {
+	if after.ProbesOut == 0 && after.Retransmits == 0 && !in.Probe.Resent {
 		// Our segment may not take the connection's way, or not be what the
 		// peer takes from it (TTL security, routing by port, IPsec).
 		return Verdict{Word: Unknown, Reason: ReasonUnconfirmed}
