@@ -66,6 +66,7 @@ type fakeSocket struct {
 	heard time.Duration // last packet, since start of the clock
 	data  time.Duration // last payload
 	wrote time.Duration // when payload was last sent
+	timer time.Duration // when the kernel asks by itself while data waits; 0: it does not
 	// attempt is called at each attempt, counted from 1; true: it is answered.
 	attempt  func(n int) bool
 	attempts int
@@ -115,6 +116,9 @@ func (w *world) look(s *fakeSocket) conn.Snapshot {
 	snap.PacketAge = w.now() - s.heard
 	snap.DataAge = w.now() - s.data
 	snap.SendAge = w.now() - s.wrote
+	if s.timer > 0 {
+		snap.Timer = max(s.timer-snap.Taken, 0) + time.Millisecond
+	}
 	snap.AckStamp = uint32(s.heard / (4 * time.Millisecond)) // ticks of HZ=250
 	snap.DataStamp = uint32(s.data / (4 * time.Millisecond))
 	return snap

@@ -26,13 +26,15 @@ const (
 	// userTimeout has room for a first round that is late by seconds: until then nothing
 	// keeps the connections of these tests.
 	userTimeout = 6 * time.Second
+	// probeWindow is that of the policy below.
+	probeWindow = 3 * time.Second
 	// late is how long a loaded machine may be late at most.
 	late = 20 * time.Second
 )
 
 const slowReaders = `version: 1
 defaults: {user_timeout: 6s, keepalive: {idle: 1s, interval: 1s, count: 5}}
-peers: [{name: server, cidrs: [10.91.2.0/24]}]
+peers: [{name: server, cidrs: [10.91.2.0/24], probe: {window: 3s, attempts: 5}}]
 `
 
 // one is the namespace that the guard covers.
@@ -127,7 +129,7 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 	// So that what comes next does not depend on how long the window was shut.
-	if got := labtest.RTOMax(t, never); got != userTimeout/3 && loadertest.Has(t, b.Programs, kernel.RTOCap) {
+	if got := labtest.RTOMax(t, never); got != probeWindow/2 && loadertest.Has(t, b.Programs, kernel.RTOCap) {
 		t.Errorf("the kernel's probes are up to %s apart", got)
 	}
 	for _, c := range []*net.TCPConn{neverPeer, sometimesPeer} {

@@ -287,7 +287,11 @@ func TestGuardStamp(t *testing.T) {
 	labtest.Fault(t)(g.DropPort(labtest.Addr(c.RemoteAddr()).Port()))
 	began := time.Now()
 	labtest.Eventually(t, 14*time.Second+late, func() bool {
-		g.guard(t)
+		for _, one := range g.guard(t) {
+			if one.Step == loader.GuardSilent && one.UserTimeout != 7*time.Second {
+				t.Errorf("a pass tells %+v, want what bounds any connection", one)
+			}
+		}
 		return errors.Is(socketError(t, c), unix.ETIMEDOUT)
 	}, "a dead peer is noticed")
 	t.Logf("noticed after %s", time.Since(began))

@@ -62,14 +62,14 @@ func TestGuardPace(t *testing.T) {
 	c, peer := labtest.Pair(t, g.Lab, 0)
 	g.settle(t, g.Client)
 	g.shut(t, c)
-	if got := labtest.RTOMax(t, c); got != 2300*time.Millisecond {
+	if got := labtest.RTOMax(t, c); got != 1500*time.Millisecond {
 		t.Errorf("TCP_RTO_MAX_MS %s while the window is shut", got)
 	}
-	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, tcpRTOMaxMS, 1500)
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, tcpRTOMaxMS, 1300)
 	g.guard(t)
 	drain(t, peer)
 	labtest.Eventually(t, late, func() bool { g.guard(t); return !g.look(t, g.Client, c).Record.Guarded }, "it is no longer guarded")
-	if got := labtest.RTOMax(t, c); got != 1500*time.Millisecond {
+	if got := labtest.RTOMax(t, c); got != 1300*time.Millisecond {
 		t.Errorf("TCP_RTO_MAX_MS %s, want the application's", got)
 	}
 }
