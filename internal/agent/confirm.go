@@ -73,8 +73,6 @@ func (p *probing) due() (in, set time.Duration) {
 		return s.Timer - time.Millisecond, s.PacketAge + s.Timer
 	case !s.Options.KeepAlive:
 		return 0, 0
-	case p.provoked && s.PacketAge > keepaliveAge+keepaliveGrace:
-		return 0, 0 // it would have left
 	case p.provoked:
 		set = keepaliveAge
 	default:

@@ -235,4 +235,13 @@ func TestConfirmEachOwn(t *testing.T) {
 			}
 		})
 	}
+	bubble(t, "too few", func(t *testing.T, w *world, a *Agent) {
+		w.astray = &prober.Sent{Multipath: true}
+		id := w.add(1, 5*time.Second, nil)
+		shut := own{shut: true, timers: true, asks: func(s *fakeSocket) { s.snap.ProbesOut++ }}
+		shut.plan(w, w.sockets[1], 5*time.Second, 0)
+		if r := judgeOne(t, a, w.report(id, 0)); r.Reason != verdict.ReasonMultipath || r.Duration > 3100*time.Millisecond {
+			t.Errorf("result %+v, want it left at the window's end", r)
+		}
+	})
 }
