@@ -15,6 +15,7 @@ func windows() []scenario {
 	return []scenario{
 		{name: "zero window", want: "alive_slow: kept", entry: guarded, lives: true, play: zeroWindow},
 		{name: "zero window, then dead", want: "dead_path: closed", entry: guarded, play: zeroWindowDies},
+		{name: "zero window, then dead, long bound", want: "dead_path: closed", entry: usual, play: zeroWindowDies},
 	}
 }
 
@@ -53,8 +54,22 @@ func zeroWindow(p *play) {
 // kernel has probed the window shortly before, and once more meanwhile.
 const owing = 2 * (policy.MinSpacing + 10*time.Millisecond)
 
-// zeroWindowDies: the user timeout counts from the last packet, and the window is a little
-// shorter.
+// confirming is how far off a window probe may be that a judgement waits for, and how late.
+const (
+	confirming = 10 * time.Second
+	confirmed  = confirming + 3*time.Second
+)
+
+// probed returns how far off the kernel's next window probe is, at most.
+func (p *play) probed() time.Duration {
+	i := labtest.TCPInfo(p, p.near)
+	set := max(time.Duration(i.Rto)*time.Microsecond, 200*time.Millisecond) << i.Backoff
+	return set - time.Duration(i.Last_ack_recv)*time.Millisecond
+}
+
+// zeroWindowDies: with a short bound the user timeout counts from the last packet, and the
+// window is a little shorter. A window probe of the connection's own comes within the window
+// where the guard paces them, and else is waited for.
 func zeroWindowDies(p *play) {
 	p.stuff()
 	shut := 4 * time.Second
@@ -69,11 +84,15 @@ func zeroWindowDies(p *play) {
 		p.bounded() // by a hair's breadth
 		return
 	}
-	if !p.has[kernel.RTOCap] && p.out.given != deadPath {
-		// The kernel's own probes have become rare: none of them fell into the window.
+	if p.has[kernel.RTOCap] {
+		p.closed(owing, deadPath)
+		return
+	}
+	// The kernel's own probes have become rare.
+	if next := p.probed(); p.out.given != deadPath && next > confirming-time.Second {
 		p.out.dead = true
 		p.want("none", "unknown (unconfirmed)")
 		return
 	}
-	p.closed(owing, deadPath)
+	p.closed(owing+confirmed, deadPath)
 }
