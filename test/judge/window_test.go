@@ -72,11 +72,14 @@ func (p *play) probed() time.Duration {
 // where the guard paces them, and else is waited for.
 func zeroWindowDies(p *play) {
 	p.stuff()
-	shut := 4 * time.Second
-	if !p.has[kernel.Guard] {
-		shut = 500 * time.Millisecond
+	least, most := time.Duration(0), 4*time.Second
+	switch {
+	case p.entry == usual: // until the kernel's probes are far apart
+		least, most = 6*time.Second, 11*time.Second
+	case !p.has[kernel.Guard]:
+		most = 500 * time.Millisecond
 	}
-	p.rest(0, shut)
+	p.rest(least, most)
 	p.drop(p.anyWay())
 	p.rest(100*time.Millisecond, 600*time.Millisecond)
 	p.report()
