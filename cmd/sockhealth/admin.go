@@ -157,12 +157,9 @@ func peerStatus(name string, c loader.Counters, stats *agent.Stats) api.PolicySt
 
 // Sockets implements api.Admin.
 func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
-	spaces, release, err := a.covered()
-	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
-		return nil, err
-	}
+	spaces, release, unseen := a.covered()
 	defer release()
-	return listAll(ctx, spaces, func(ns *netns.NS) ([]api.Socket, error) {
+	list, err := listAll(ctx, spaces, func(ns *netns.NS) ([]api.Socket, error) {
 		var here []api.Socket // the walk's alone until it has ended
 		ground := a.ground(ns)
 		err := a.agent.List(ns, func(s *conn.Snapshot, peer *policy.Peer) { here = append(here, a.socket(s, peer, ground)) })
@@ -171,16 +168,20 @@ func (a *admin) Sockets(ctx context.Context) ([]api.Socket, error) {
 		}
 		return here, nil
 	})
+	return list, errors.Join(unseen, err)
 }
 
 // listAll joins the lists of namespaces. Where one cannot be listed the error says so, and
-// the others still are.
+// the others still are. It is nil where none can.
 func listAll(ctx context.Context, spaces []*netns.NS, list func(ns *netns.NS) ([]api.Socket, error)) (all []api.Socket, err error) {
 	var missing []error
 	for _, ns := range spaces {
 		here, err := list(ns)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
+		}
+		if err == nil && all == nil {
+			all = []api.Socket{} // none, which is an answer
 		}
 		all, missing = append(all, here...), append(missing, err)
 	}
@@ -214,10 +215,10 @@ func bounds(o *conn.Options) bool {
 	return (o.UserTimeout > 0 || o.RTOMax > 0) && o.KeepAlive && o.Idle > 0 && o.Interval > 0
 }
 
-// covered returns the namespaces that the agent acts in; release lets go of
-// them, and may be called whatever the error. With an error that wraps
-// netns.ErrPermission some are missing.
-func (a *admin) covered() (spaces []*netns.NS, release func(), err error) {
+// covered returns the namespaces that the agent acts in, as far as they are in sight:
+// unseen says why some are missing, nil where none is. The caller calls release, whatever
+// that is: it lets go of them.
+func (a *admin) covered() (spaces []*netns.NS, release func(), unseen error) {
 	if len(a.namespaces) > 0 {
 		return a.namespaces, func() {}, nil // held for good
 	}

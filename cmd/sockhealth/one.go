@@ -65,35 +65,41 @@ func (a *admin) explain(ctx context.Context, ns *netns.NS, s *conn.Snapshot) api
 // one calls fn with a look at the one socket that is all that the ID says.
 func (a *admin) one(ctx context.Context, id conn.ID, fn func(*netns.NS, *conn.Snapshot) error) error {
 	a.meet(id.Netns)
-	spaces, release, err := a.covered()
-	if err != nil && !errors.Is(err, netns.ErrPermission) { // else status tells
-		return err
-	}
+	spaces, release, unseen := a.covered()
 	defer release()
 	var in *netns.NS
 	var found []conn.Snapshot
-	var unseen error
+	var failed error
 	for _, ns := range spaces {
 		if id.Netns != 0 && id.Netns != ns.Inode() {
 			continue
 		}
 		here, err := a.matches(ns, id)
-		unseen = errors.Join(unseen, err) // it may be in another
+		failed = errors.Join(failed, err) // it may be in another
 		if len(here) > 0 {
 			in, found = ns, append(found, here...)
 		}
 	}
 	switch len(found) {
 	case 0:
-		if unseen != nil {
-			return unseen
+		if failed != nil {
+			return errors.Join(failed, unseen)
 		}
-		return a.none(ctx, spaces, id)
+		return outOfSight(a.none(ctx, spaces, id), unseen)
 	case 1:
 		return fn(in, &found[0])
 	}
 	return fmt.Errorf("%w, among them %s and %s [name the peer, the cookie or the namespace]",
 		api.ErrAmbiguous, found[0].ID, found[1].ID)
+}
+
+// outOfSight adds to the error of a connection that was not found why it may be there all the
+// same, where some namespaces could not be looked into.
+func outOfSight(none, unseen error) error {
+	if unseen == nil {
+		return none
+	}
+	return fmt.Errorf("%w; it may be where this agent cannot look: %w", none, unseen)
 }
 
 // meet looks for a namespace that is younger than the last look. 0 is none.

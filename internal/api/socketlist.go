@@ -33,13 +33,14 @@ func (h *admin) unmanaged(w http.ResponseWriter, r *http.Request) {
 	writeSome(h, w, r, list, err)
 }
 
-// writeSome writes a list of which err says why some may be missing.
+// writeSome writes a list of which err says why some may be missing. Where nothing could be
+// listed at all it is nil, and err the answer.
 func writeSome[T any](h *admin, w http.ResponseWriter, r *http.Request, list []T, err error) {
 	incomplete := ""
 	switch {
 	case r.Context().Err() != nil: // the client went away
 		return
-	case err != nil && len(list) == 0:
+	case err != nil && list == nil:
 		h.answer(w, r, nil, err)
 		return
 	case err != nil:
