@@ -219,15 +219,12 @@ func bounds(o *conn.Options) bool {
 // unseen says why some are missing, nil where none is. The caller calls release, whatever
 // that is: it lets go of them.
 func (a *admin) covered() (spaces []*netns.NS, release func(), unseen error) {
-	if len(a.namespaces) > 0 {
-		return a.namespaces, func() {}, nil // held for good
-	}
-	spaces = a.registry.All()
+	spaces = a.spaces.All()
 	return spaces, func() {
 		for _, ns := range spaces {
 			_ = ns.Close()
 		}
-	}, a.registry.Status().Err
+	}, a.sight()
 }
 
 // Policies implements api.Admin.

@@ -21,13 +21,11 @@ import (
 func (s *service) startCoverage() error {
 	c := coverage.Config{
 		Programs: s.programs, Namespaces: s.spaces, Cgroup: s.cgroup, Every: s.opts.scanEvery, Log: s.log,
+		Sight:  s.sight,
 		Canary: func(ctx context.Context) error { return coverage.SendCanary(ctx, s.cgroup) },
 	}
 	if s.programs.Lacks(kernel.Adopt) == nil {
 		c.Mend = s.adopter.Load().Wake
-	}
-	if s.registry != nil {
-		c.Sight = func() error { return s.registry.Status().Err }
 	}
 	checker := coverage.New(c)
 	s.checker.Store(checker)

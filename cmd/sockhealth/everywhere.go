@@ -13,11 +13,15 @@ import (
 )
 
 // startNamespaces finds the node's network namespaces, and follows them. With
-// --netns there are only those.
+// --netns there are only those that the paths lead to.
 func (s *service) startNamespaces() (err error) {
-	if len(s.namespaces) > 0 {
-		s.spaces = fixed(s.namespaces)
+	if s.paths != nil {
+		s.spaces = s.paths
 		s.onStop(s.takeLeave)
+		s.follow(func(ctx context.Context) error {
+			s.paths.Watch(ctx)
+			return nil
+		})
 		return nil
 	}
 	r, err := registry.New(s.programs)
@@ -34,6 +38,18 @@ func (s *service) startNamespaces() (err error) {
 		r.Watch(ctx, 0, nil)
 		return nil
 	})
+	return nil
+}
+
+// sight says why namespaces that the agent acts in may be out of its sight, nil where none
+// is. A path that leads nowhere is told with its remedy.
+func (s *service) sight() error {
+	if s.paths == nil {
+		return s.registry.Status().Err
+	}
+	if err := s.paths.Err(); err != nil {
+		return &loader.MissingError{What: "a path of --netns leads nowhere", Err: err, Remedy: lostNetnsRemedy}
+	}
 	return nil
 }
 
@@ -65,30 +81,24 @@ func (s *service) seen() func(inode uint32) {
 	return s.registry.Unknown
 }
 
-// fixed are namespaces that neither come nor go.
-type fixed []*netns.NS
-
-// All returns a handle of each, which the caller closes.
-func (f fixed) All() []*netns.NS {
-	var all []*netns.NS
-	for _, ns := range f {
-		if own, err := ns.Dup(); err == nil { // always: they are open
-			all = append(all, own)
-		}
-	}
-	return all
-}
-
 // startAdopter brings the connections in line that the programs did not see
 // open, now and whenever the policy or the namespaces change.
 func (s *service) startAdopter() error {
 	a := adopt.New(adopt.Config{Kernel: s.programs, Namespaces: s.spaces, Log: s.log, Rate: adopt.Rate})
 	s.adopter.Store(a)
-	if s.registry != nil {
+	came := func() {
+		a.Wake()
+		s.containersCame()
+	}
+	if s.paths != nil {
+		s.paths.Tell(func(old, now uint32) {
+			s.log.Info("a network namespace took another's place", "netns", now, "was", old)
+			came()
+		})
+	} else {
 		cancel := s.registry.Subscribe(func(_ *netns.NS, here bool) {
 			if here {
-				a.Wake()
-				s.containersCame()
+				came()
 			}
 		})
 		s.onStop(func() error {

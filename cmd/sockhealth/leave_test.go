@@ -67,7 +67,7 @@ func TestLeaveHeldUp(t *testing.T) {
 		snap, err := s.Get(b.Server, labtest.Addr(server.LocalAddr()), labtest.Addr(server.RemoteAddr()))
 		return err == nil && snap.Locked
 	}, "the socket to be locked")
-	spaces := func() []*netns.NS { return fixed{b.Server, b.Client}.All() } // the locked one first
+	spaces := func() []*netns.NS { return []*netns.NS{dup(t, b.Server), dup(t, b.Client)} } // the locked one first
 
 	if err := b.Programs.Leave(); err != nil {
 		t.Fatal(err)
@@ -133,4 +133,14 @@ func userTimeout(t *testing.T, fd int) int {
 		t.Fatal(err)
 	}
 	return ms
+}
+
+// dup returns a handle for another to close.
+func dup(t *testing.T, ns *netns.NS) *netns.NS {
+	t.Helper()
+	own, err := ns.Dup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
 }

@@ -80,7 +80,7 @@ func newFew(t *testing.T, why error, have ...conn.Snapshot) *admin {
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return &admin{&service{agent: of, registry: r, programs: closed}}
+	return &admin{&service{agent: of, registry: r, spaces: r, programs: closed}}
 }
 
 // An agent that may not look everywhere answers for what it sees, says of a list that it

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/guard"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/metrics"
-	"github.com/sockhealth/sockhealth/internal/netns"
+	"github.com/sockhealth/sockhealth/internal/netns/paths"
 	"github.com/sockhealth/sockhealth/internal/netns/registry"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/prober"
@@ -41,24 +40,24 @@ type service struct {
 	opts *runOptions
 	log  *slog.Logger
 	// started and everything below is settled when start returns.
-	started    time.Time
-	runDir     *api.RunDir
-	pins       *loader.Pins // nil with --no-pin
-	reloader   *reload.Reloader
-	watch      *reload.Watch // of the policy file
-	programs   *loader.Programs
-	cgroup     string
-	namespaces []*netns.NS // of --netns; none means all
-	spaces     adopt.Namespaces
-	census     *census.Census     // nil where the hierarchy of cgroups is out of sight
-	registry   *registry.Registry // nil with --netns
-	adopter    atomic.Pointer[adopt.Adopter]
-	guard      atomic.Pointer[guard.Guard]
-	checker    atomic.Pointer[coverage.Scanner]
-	silence    atomic.Pointer[silence.Watcher]
-	agent      *agent.Agent
-	metrics    *metrics.Metrics
-	listener   net.Listener
+	started  time.Time
+	runDir   *api.RunDir
+	pins     *loader.Pins // nil with --no-pin
+	reloader *reload.Reloader
+	watch    *reload.Watch // of the policy file
+	programs *loader.Programs
+	cgroup   string
+	paths    *paths.Paths // of --netns; nil means all
+	spaces   adopt.Namespaces
+	census   *census.Census     // nil where the hierarchy of cgroups is out of sight
+	registry *registry.Registry // nil with --netns
+	adopter  atomic.Pointer[adopt.Adopter]
+	guard    atomic.Pointer[guard.Guard]
+	checker  atomic.Pointer[coverage.Scanner]
+	silence  atomic.Pointer[silence.Watcher]
+	agent    *agent.Agent
+	metrics  *metrics.Metrics
+	listener net.Listener
 
 	undo   []func() error // how to stop what was started, in that order
 	work   sync.WaitGroup // goroutines of serve
@@ -146,17 +145,14 @@ func (s *service) openRunDir() (err error) {
 
 // openNamespaces holds those of --netns open, so that their inode numbers stay
 // theirs.
-func (s *service) openNamespaces() error {
-	for _, path := range s.opts.netns {
-		ns, err := netns.Open(path)
-		if err != nil {
-			return remedied(err, noNetnsRemedy)
-		}
-		s.onStop(ns.Close)
-		if !slices.ContainsFunc(s.namespaces, func(have *netns.NS) bool { return have.Inode() == ns.Inode() }) {
-			s.namespaces = append(s.namespaces, ns)
-		}
+func (s *service) openNamespaces() (err error) {
+	if len(s.opts.netns) == 0 {
+		return nil
 	}
+	if s.paths, err = paths.Open(s.opts.netns); err != nil {
+		return remedied(err, noNetnsRemedy)
+	}
+	s.onStop(s.paths.Close)
 	return nil
 }
 
@@ -201,7 +197,7 @@ func (s *service) startAgent() error {
 		Log:        s.log,
 		Containers: s.containers(),
 		Seen:       s.seen(),
-		Netns:      s.inodes(),
+		Covers:     s.covers(),
 		Namespaces: s.spaces,
 		Now:        conn.Now,
 		Boot:       conn.Boot,
@@ -305,16 +301,12 @@ func (s *service) LastReload() (ok bool, loaded time.Time) {
 	return status.OK, status.Taken
 }
 
-// inodes names the namespaces of --netns for the agent; nil means all.
-func (s *service) inodes() map[uint32]bool {
-	if len(s.opts.netns) == 0 {
+// covers tells the agent which namespaces it acts in; nil means all.
+func (s *service) covers() func(inode uint32) bool {
+	if s.paths == nil {
 		return nil
 	}
-	set := make(map[uint32]bool, len(s.namespaces))
-	for _, ns := range s.namespaces {
-		set[ns.Inode()] = true
-	}
-	return set
+	return s.paths.Covers
 }
 
 // names of the namespaces, as --netns has them.

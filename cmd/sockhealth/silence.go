@@ -49,13 +49,7 @@ func (s *service) namespace(inode uint32) (*netns.NS, bool) {
 	if s.registry != nil {
 		return s.registry.ByInode(inode)
 	}
-	for _, ns := range s.namespaces {
-		if ns.Inode() == inode {
-			own, err := ns.Dup()
-			return own, err == nil
-		}
-	}
-	return nil, false
+	return s.paths.ByInode(inode)
 }
 
 // Silence implements metrics.Silence.

@@ -121,7 +121,7 @@ func TestSurveyKeepsTo(t *testing.T) {
 	})
 	bubble(t, "namespaces", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 6)
-		a.Netns = map[uint32]bool{0: true}
+		a.Covers = func(uint32) bool { return false }
 		if found := a.survey(w.ns, w.now(), 0, FreezeSilent); found.peers != 0 || w.scans != 0 {
 			t.Errorf("%+v, %d walks", found, w.scans)
 		}

@@ -83,7 +83,7 @@ type Containers interface {
 	Of(cgroup uint64) container.ID
 }
 
-// Config is what New needs. Every field but Containers, Seen, Netns, Namespaces, Boot
+// Config is what New needs. Every field but Containers, Seen, Covers, Namespaces, Boot
 // and CPU is required.
 type Config struct {
 	Kernel  Kernel
@@ -96,8 +96,8 @@ type Config struct {
 	// Seen hears of every network namespace that a report or an event comes from;
 	// nil: nobody asks. It must not block.
 	Seen func(inode uint32)
-	// Netns are the inodes of the namespaces to act in; nil means all.
-	Netns map[uint32]bool
+	// Covers tells by its inode whether to act in a namespace; nil means in all.
+	Covers func(inode uint32) bool
 	// Namespaces are where other peers are looked for when a path seems dead; nil: in
 	// the connection's own namespace alone.
 	Namespaces Namespaces
@@ -221,5 +221,5 @@ func (a *Agent) seen(inode uint32) {
 
 // covers reports whether the agent acts in a namespace.
 func (a *Agent) covers(ns *netns.NS) bool {
-	return a.Netns == nil || a.Netns[ns.Inode()]
+	return a.Covers == nil || a.Covers(ns.Inode())
 }

@@ -316,7 +316,7 @@ func TestHeldUp(t *testing.T) {
 
 func TestForeignNamespace(t *testing.T) {
 	bubble(t, "foreign", func(t *testing.T, w *world, a *Agent) {
-		a.Netns = map[uint32]bool{1: true}
+		a.Covers = func(uint32) bool { return false }
 		if _, err := a.Judge(context.Background(), w.report(w.add(1, 0, nil), 0)); !errors.Is(err, ErrForbidden) {
 			t.Errorf("%v, want ErrForbidden", err)
 		}

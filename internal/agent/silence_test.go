@@ -71,7 +71,7 @@ func TestSilentSuspect(t *testing.T) {
 		"heard meanwhile":    func(w *world, _ *Agent, _ conn.ID) { w.sockets[1].heard = w.now() },
 		"answered meanwhile": func(w *world, _ *Agent, _ conn.ID) { w.payload(1) },
 		"gone":               func(w *world, _ *Agent, _ conn.ID) { delete(w.sockets, 1) },
-		"elsewhere":          func(_ *world, a *Agent, _ conn.ID) { a.Netns = map[uint32]bool{1: true} },
+		"elsewhere":          func(_ *world, a *Agent, _ conn.ID) { a.Covers = func(uint32) bool { return false } },
 		"stopped":            func(_ *world, a *Agent, _ conn.ID) { a.Close() },
 	} {
 		bubble(t, name, func(t *testing.T, w *world, a *Agent) {

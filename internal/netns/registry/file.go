@@ -26,36 +26,10 @@ func (s *scan) file(tid, fd int, inode uint32) (*netns.NS, error) {
 		ns, err := socket(tid, fd)
 		return ns, s.unlessEnded(tid, err)
 	}
-	ns, err := aside(path)
-	if err != nil && !isNamespace(path, inode) {
+	ns, err := netns.OpenAside(path)
+	if err != nil && !netns.Leads(path, inode) {
 		return nil, unix.ENOENT // closed, and the number is another file's
 	}
-	return ns, err
-}
-
-// isNamespace reports whether a path is the namespace of this number, of whatever
-// kind: those of all kinds are numbered together.
-func isNamespace(path string, inode uint32) bool {
-	var st unix.Stat_t
-	var fs unix.Statfs_t
-	return unix.Stat(path, &st) == nil && st.Ino == uint64(inode) &&
-		unix.Statfs(path, &fs) == nil && fs.Type == unix.NSFS_MAGIC
-}
-
-// aside opens a namespace by way of a mount, and does not keep that: umount(2)
-// refuses a mount that has an open file. A descriptor opened by way of a mount is
-// a way through it, too.
-func aside(path string) (*netns.NS, error) {
-	through, err := netns.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer through.Close()
-	var ns *netns.NS
-	err = through.Do(func() (err error) {
-		ns, err = netns.Current()
-		return err
-	})
 	return ns, err
 }
 

@@ -43,7 +43,7 @@ func (s *scan) mounts(process, root string) error {
 		if s.sight(inode) {
 			return nil
 		}
-		ns, err := aside(root + point)
+		ns, err := netns.OpenAside(root + point)
 		if errors.Is(err, netns.ErrNotNetns) || err == nil && ns.Inode() != inode {
 			// Another mount covers it. It is in use all the same, but there is
 			// no way to it here.
