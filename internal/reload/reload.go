@@ -3,22 +3,12 @@
 package reload
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
-
-// settle is how long a file has to be left alone before it is read: editors and
-// deployment tools write in several steps.
-const settle = 200 * time.Millisecond
 
 // Reloader reads one policy file. Use New.
 type Reloader struct {
@@ -98,79 +88,4 @@ func (r *Reloader) Reload(why string) error {
 		r.log.Info("policy in force", "policy", r.path, "why", why, "revision", s.Revision, "was", before)
 	}
 	return err
-}
-
-// Watch returns a watch of the file, to be started before the first Load so
-// that no change in between is missed.
-//
-// It watches the directory: an editor's rename replaces the file, and a
-// Kubernetes ConfigMap replaces the directory that the file is a link into.
-func (r *Reloader) Watch() (*Watch, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch policy %q: %w", r.path, err)
-	}
-	if err := w.Add(filepath.Dir(r.path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch policy %q: %w", r.path, err), w.Close())
-	}
-	return &Watch{r: r, w: w, seen: target(r.path)}, nil
-}
-
-// Watch follows one file. Run it once, then Close it.
-type Watch struct {
-	r    *Reloader
-	w    *fsnotify.Watcher
-	seen string // where the path led when it was last read
-}
-
-// Close ends the watch.
-func (w *Watch) Close() error { return w.w.Close() }
-
-// Run reloads on each change until ctx ends, which returns nil, or the watch
-// breaks.
-func (w *Watch) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	<-timer.C
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.w.Events:
-			if !ok {
-				return nil
-			}
-			if w.concerns(e) {
-				timer.Reset(settle)
-			}
-		case err, ok := <-w.w.Errors:
-			if !ok {
-				return nil
-			}
-			// Events were lost, perhaps ours.
-			w.r.log.Warn("watch policy", "policy", w.r.path, "err", err)
-			timer.Reset(settle)
-		case <-timer.C:
-			w.seen = target(w.r.path)
-			_ = w.r.Reload("change") // logged there
-		}
-	}
-}
-
-// concerns reports whether an event in the directory may have changed the file:
-// it names the file, or the file's path leads elsewhere now.
-func (w *Watch) concerns(e fsnotify.Event) bool {
-	if e.Op == fsnotify.Chmod {
-		return false
-	}
-	return filepath.Clean(e.Name) == filepath.Clean(w.r.path) || target(w.r.path) != w.seen
-}
-
-// target is where links lead, or "" where they lead nowhere.
-func target(path string) string {
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return ""
-	}
-	return real
 }

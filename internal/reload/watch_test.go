@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reload
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestChangeElsewhere: a change that happens outside the directory of the path, or to
+// that directory, is noticed, too.
+func TestChangeElsewhere(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, dir string) (path string, change func() error){
+		"the end of a link is edited": func(t *testing.T, dir string) (string, func() error) {
+			there := filepath.Join(dir, "there.yaml")
+			write(t, there, good)
+			path := filepath.Join(sub(t, dir, "here"), "policy.yaml")
+			link(t, there, path)
+			return path, func() error { return os.WriteFile(there, []byte(other), 0o600) }
+		},
+		"a directory above is switched": func(t *testing.T, dir string) (string, func() error) {
+			write(t, filepath.Join(sub(t, dir, "v1"), "policy.yaml"), good)
+			write(t, filepath.Join(sub(t, dir, "v2"), "policy.yaml"), other)
+			link(t, "v1", filepath.Join(dir, "current"))
+			link(t, "v2", filepath.Join(dir, "next"))
+			return filepath.Join(dir, "current", "policy.yaml"), func() error {
+				return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "current"))
+			}
+		},
+		"the directory is replaced": func(t *testing.T, dir string) (string, func() error) {
+			path := filepath.Join(sub(t, dir, "conf"), "policy.yaml")
+			write(t, path, good)
+			write(t, filepath.Join(sub(t, dir, "next"), "policy.yaml"), other)
+			return path, func() error {
+				if err := os.Rename(filepath.Join(dir, "conf"), filepath.Join(dir, "old")); err != nil {
+					return err
+				}
+				return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "conf"))
+			}
+		},
+		"another name of it is edited": func(t *testing.T, dir string) (string, func() error) { // as a bind mount has one
+			there, path := filepath.Join(dir, "there.yaml"), filepath.Join(sub(t, dir, "here"), "policy.yaml")
+			write(t, there, good)
+			if err := os.Link(there, path); err != nil {
+				t.Fatal(err)
+			}
+			return path, func() error {
+				// Of the same size, and as old as it was.
+				st, err := os.Stat(there)
+				if err == nil {
+					err = os.WriteFile(there, []byte(other), 0o600)
+				}
+				if err != nil {
+					return err
+				}
+				return os.Chtimes(there, time.Time{}, st.ModTime())
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path, change := change(t, t.TempDir())
+			r := start(t, path)
+			if r.inForce() != "a" {
+				t.Fatalf("in force: %q", r.inForce())
+			}
+			if err := change(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the new policy", func() bool { return r.inForce() == "b" && r.Status().OK })
+		})
+	}
+}
+
+// TestUntouched: a file that nobody touches any more is read once, however often it is
+// looked at.
+func TestUntouched(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write(t, path, good)
+	r := start(t, path)
+	write(t, path, other)
+	eventually(t, "the new policy", func() bool { return r.inForce() == "b" })
+	until := time.Now().Add(2*interval + settle)
+	eventually(t, "some looks", func() bool { return time.Now().After(until) })
+	if s := r.Status(); s.Taken != s.Loaded || strings.Count(r.text(), "\n") != 1 {
+		t.Errorf("%+v, log: %s", s, r.text())
+	}
+}
+
+func sub(t *testing.T, dir, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func link(t *testing.T, to, path string) {
+	t.Helper()
+	if err := os.Symlink(to, path); err != nil {
+		t.Fatal(err)
+	}
+}
