@@ -69,6 +69,10 @@ func (w *scripted) Destroy(*netns.NS, conn.ID) error                            
 func (w *scripted) Send(*netns.NS, *conn.Snapshot) (prober.Sent, error) {
 	return prober.Sent{Certain: true}, nil
 }
+func (w *scripted) Directions(*netns.NS, *conn.ID) (policy.Directions, error) {
+	return policy.Both, nil
+}
+
 func (w *scripted) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) { return false, nil }
 func (w *scripted) Ask(_ context.Context, _ *netns.NS, peer netip.AddrPort, _ *policy.AppProbe) prober.AppOutcome {
 	return map[bool]prober.AppOutcome{true: prober.AppSilent, false: prober.AppAnswered}[peer.Port() == 7666]

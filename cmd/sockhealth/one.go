@@ -37,7 +37,7 @@ func (a *admin) Probe(ctx context.Context, id conn.ID) (r agent.Result, err erro
 
 // explain says all about one socket.
 func (a *admin) explain(ctx context.Context, ns *netns.NS, s *conn.Snapshot) api.Explanation {
-	peer, unmanaged := a.agent.PolicyOf(s)
+	peer, unmanaged := a.agent.PolicyOf(ns, s)
 	x := api.Explanation{Detail: api.NewDetail(s), Unmanaged: unmanaged}
 	rule := peer
 	if unmanaged == verdict.ReasonOlder { // of this rule

@@ -61,6 +61,8 @@ type Sockets interface {
 	Calm(ns *netns.NS, cookies []uint64) ([]uint64, error)
 	// Destroy closes exactly that socket.
 	Destroy(ns *netns.NS, id conn.ID) error
+	// Directions returns who may have opened a connection, by the listeners there are.
+	Directions(ns *netns.NS, id *conn.ID) (policy.Directions, error)
 	// LocalLeg reports whether a proxy of the namespace answers for the peer.
 	LocalLeg(ns *netns.NS, s *conn.Snapshot) (bool, error)
 }

@@ -59,6 +59,10 @@ type world struct {
 	again      func(*fakeSocket) // before each look of Again
 	app        func() prober.AppOutcome
 	asked      int
+	// directions are what the listeners tell of every connection.
+	directions    policy.Directions
+	directionsErr error
+	listed        int // times they were asked
 }
 
 type fakeSocket struct {
@@ -296,6 +300,13 @@ func (w *world) destroyed() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.destroys
+}
+
+func (w *world) Directions(*netns.NS, *conn.ID) (policy.Directions, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listed++
+	return w.directions, w.directionsErr
 }
 
 func (w *world) InForce() *loader.InForce {

@@ -355,8 +355,8 @@ func (a *Agent) question(one *voice) *judgement {
 	if one.ask.Cookie == 0 {
 		return nil
 	}
-	peer, unmanaged := a.peer(&one.ask)
-	if unmanaged != "" {
+	peer := managed(a.Kernel.InForce(), &one.ask)
+	if peer == nil {
 		return nil
 	}
 	j, err := a.join(one.ns, one.ask, peer, noReporter)

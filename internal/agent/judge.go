@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/sockets"
@@ -236,7 +235,7 @@ type weighing struct {
 // under takes over what the policy in force says about the socket.
 func (w *weighing) under(a *Agent, s *conn.Snapshot) {
 	force := a.Kernel.InForce()
-	w.peer, w.in.Unmanaged = peerOf(force, s)
+	w.peer, w.in.Unmanaged = a.peerOf(force, w.call.ns, s)
 	if w.revision = ""; force != nil {
 		w.revision = force.Policy.Revision
 	}
@@ -288,25 +287,4 @@ func (a *Agent) conclude(w *weighing, v verdict.Verdict) Result {
 		a.askAt(w, a.Now()+onceMore)
 	}
 	return r
-}
-
-// peer returns the entry of the policy that is in force on the socket, or why
-// none is.
-func (a *Agent) peer(s *conn.Snapshot) (*policy.Peer, string) { return peerOf(a.Kernel.InForce(), s) }
-
-// peerOf is peer under a policy; nil: none is in force.
-func peerOf(force *loader.InForce, s *conn.Snapshot) (*policy.Peer, string) {
-	if s.HasRecord {
-		if peer := force.Peer(s.Record.Policy); peer != nil {
-			return peer, ""
-		}
-	}
-	if force != nil {
-		for _, d := range []conn.Direction{conn.Outbound, conn.Inbound} {
-			if peer, ok := force.Policy.Match(s.Remote, s.Local.Port(), d); ok {
-				return peer, verdict.ReasonOlder
-			}
-		}
-	}
-	return nil, verdict.ReasonNoPolicy
 }

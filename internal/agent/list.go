@@ -22,7 +22,7 @@ func (a *Agent) List(ns *netns.NS, fn func(s *conn.Snapshot, peer *policy.Peer))
 		return nil
 	}
 	_, err := a.Scan(ns, func(s *conn.Snapshot) bool {
-		if peer, unmanaged := a.peer(s); unmanaged == "" {
+		if peer := managed(a.Kernel.InForce(), s); peer != nil {
 			fn(s, peer)
 		}
 		return false // nothing is kept

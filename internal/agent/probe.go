@@ -8,7 +8,6 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/netns"
-	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
 // Probe judges the socket of a look as if a call had just been written on it,
@@ -24,8 +23,3 @@ func (a *Agent) Probe(ctx context.Context, ns *netns.NS, s conn.Snapshot) (Resul
 	}
 	return r, nil
 }
-
-// PolicyOf returns the entry of the policy that is in force on a socket, or
-// which would be if it opened now beside the reason why none is: one of verdict's
-// for Unmanaged.
-func (a *Agent) PolicyOf(s *conn.Snapshot) (peer *policy.Peer, unmanaged string) { return a.peer(s) }

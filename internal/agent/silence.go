@@ -50,7 +50,7 @@ func (a *Agent) judgeSilent(ns *netns.NS, s loader.Suspect, sent time.Duration, 
 		return
 	}
 	c := &call{ns: ns, sent: sent, reporter: reporterSilence}
-	if peer, _ := a.peer(&snap); peer != nil {
+	if peer := managed(a.Kernel.InForce(), &snap); peer != nil {
 		a.stats.suspected(peer.Name)
 	}
 	if _, err := a.judge(a.ctx, c, snap); err != nil && a.ctx.Err() == nil {

@@ -37,23 +37,6 @@ func names(p *policy.Policy, id *conn.ID) bool {
 	return out || in
 }
 
-// choose returns the entry that names a connection by one of the directions: of
-// two the one whose user timeout is tighter; nil: none does.
-func choose(p *policy.Policy, id *conn.ID, directions policy.Directions) (*policy.Peer, conn.Direction) {
-	var best *policy.Peer
-	var which conn.Direction
-	for _, d := range []conn.Direction{conn.Outbound, conn.Inbound} {
-		if !directions.Has(d) {
-			continue
-		}
-		peer, ok := p.Match(id.Remote, id.Local.Port(), d)
-		if ok && (best == nil || peer.Options.UserTimeout < best.Options.UserTimeout) {
-			best, which = peer, d
-		}
-	}
-	return best, which
-}
-
 // decide says what a look amounts to; false: no policy names the connection.
 // inferred are its directions by the listeners.
 func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot) (Found, *policy.Peer, bool) {
@@ -61,7 +44,7 @@ func decide(force *loader.InForce, inferred policy.Directions, s *conn.Snapshot)
 	if s.HasRecord {
 		directions = recalled(&s.Record, inferred)
 	}
-	peer, direction := choose(force.Policy, &s.ID, directions)
+	peer, direction := force.Policy.Choose(s.Remote, s.Local.Port(), directions)
 	if peer == nil {
 		return Found{}, nil, false
 	}

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
+	"github.com/sockhealth/sockhealth/internal/listeners"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
@@ -83,12 +83,8 @@ func (s *scan) run(ctx context.Context) (err error) {
 // kept of one that is bounded. It returns those that do not seem so. Those that
 // open meanwhile may be missing, and with an error more.
 func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
-	lo, hi, err := s.ports()
+	heard, err := listeners.Read(s.ns, s.diag)
 	if err != nil {
-		return nil, err
-	}
-	heard := newListeners(lo, hi)
-	if err := s.list(heard.add, conn.Listen); err != nil {
 		return nil, err
 	}
 	some := make([]candidate, 0, looks)
@@ -101,7 +97,7 @@ func (s *scan) first(ctx context.Context) (doubtful []candidate, err error) {
 	err = s.list(func(one sockdiag.Socket) error {
 		if !ended(&one) && names(s.force.Policy, &one.ID) {
 			some = append(some, candidate{
-				ID: one.ID, state: one.State, uid: one.UID, cgroup: one.CgroupID, directions: heard.directions(&one.ID),
+				ID: one.ID, state: one.State, uid: one.UID, cgroup: one.CgroupID, directions: heard.Directions(&one.ID),
 			})
 		}
 		if n++; len(some) == looks {
@@ -129,22 +125,6 @@ func (s *scan) list(fn func(sockdiag.Socket) error, states ...conn.State) error 
 		return nil
 	}
 	return err
-}
-
-// ports returns the range that a client's port is from.
-func (s *scan) ports() (lo, hi uint16, err error) {
-	const file = "/proc/sys/net/ipv4/ip_local_port_range"
-	err = s.ns.Do(func() error {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		if _, err = fmt.Sscan(string(text), &lo, &hi); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
-		}
-		return nil
-	})
-	return lo, hi, err
 }
 
 // look looks at each and tells of those that are bounded. It returns the others.
@@ -252,7 +232,7 @@ func (s *scan) one(c *candidate, again bool) (f Found, peer *policy.Peer, named 
 
 // unseen is what a look did not find.
 func (s *scan) unseen(c *candidate) (Found, bool) {
-	peer, direction := choose(s.force.Policy, &c.ID, c.directions)
+	peer, direction := s.force.Policy.Choose(c.Remote, c.Local.Port(), c.directions)
 	if peer == nil {
 		return Found{}, false
 	}

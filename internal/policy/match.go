@@ -35,3 +35,20 @@ func (p *Policy) match(addr netip.Addr, port uint16, direction conn.Direction) (
 	}
 	return nil, false
 }
+
+// Choose returns the peer that names a connection by one of the directions that it may
+// have, and by which: of two the one whose user timeout is tighter; nil: none does.
+func (p *Policy) Choose(remote netip.AddrPort, localPort uint16, directions Directions) (*Peer, conn.Direction) {
+	var best *Peer
+	which := conn.DirectionUnknown
+	for _, d := range []conn.Direction{conn.Outbound, conn.Inbound} {
+		if !directions.Has(d) {
+			continue
+		}
+		peer, ok := p.Match(remote, localPort, d)
+		if ok && (best == nil || peer.Options.UserTimeout < best.Options.UserTimeout) {
+			best, which = peer, d
+		}
+	}
+	return best, which
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package coverage
+package listeners
 
 import (
 	"net/netip"
@@ -49,7 +49,7 @@ func TestDirections(t *testing.T) {
 		{unix.AF_INET, "10.0.0.1:61000", policy.Both},
 	} {
 		id := conn.ID{Family: tc.family, Local: netip.MustParseAddrPort(tc.local)}
-		if got := l.directions(&id); got != tc.want {
+		if got := l.Directions(&id); got != tc.want {
 			t.Errorf("%s in family %d: %s, want %s", tc.local, tc.family, got, tc.want)
 		}
 	}
