@@ -366,3 +366,15 @@ func (a *runAgent) testPeerAlone(t *testing.T) {
 		t.Errorf("no connection: exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
+
+// What is being connected is left to the bound of connect(), which the line says.
+func TestReportTextConnecting(t *testing.T) {
+	x := &api.Explanation{Socket: api.Socket{State: "syn_sent"}, Rule: &api.Rule{Attempts: 5, ConnectTimeoutMS: 3000}, Figures: new(api.Figures)}
+	if got, want := reportText(x), "unknown (connecting), nothing is closed: connect() is bounded by connect_timeout, 3s"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	x.Rule.ConnectTimeoutMS = 0
+	if got, want := reportText(x), "unknown (connecting), nothing is closed: connect() is not bounded by this rule (connect_timeout)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

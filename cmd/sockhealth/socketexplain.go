@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/coverage"
 )
 
@@ -214,6 +215,13 @@ func wayOut(d *api.Detail) string {
 // reportText says what a report would do.
 func reportText(x *api.Explanation) string {
 	r, f := x.Rule, x.Figures
+	if x.Socket.State == conn.SynSent.String() {
+		text := "unknown (connecting), nothing is closed: connect() is not bounded by this rule (connect_timeout)"
+		if r.ConnectTimeoutMS > 0 {
+			text = "unknown (connecting), nothing is closed: connect() is bounded by connect_timeout, " + ms(r.ConnectTimeoutMS)
+		}
+		return text
+	}
 	text := fmt.Sprintf("judged within %s by up to %d attempts", ms(f.ReportBoundMS), r.Attempts)
 	if a := r.AppProbe; a != nil {
 		text += fmt.Sprintf("; where the path answers, %s is asked for up to %s", a.Kind, ms(a.TimeoutMS))

@@ -254,6 +254,26 @@ func TestUnmanaged(t *testing.T) {
 	wantVerdict(t, b.judge(t, report(b.Client, older, time.Second)), verdict.Unmanaged, verdict.ReasonOlder, agent.ActionNone)
 }
 
+// TestConnecting: what is being connected is no connection that has ended: it is left to
+// the bound of connect().
+func TestConnecting(t *testing.T) {
+	b := newBed(t, patient)
+	at := netip.AddrPortFrom(b.ServerAddr4, 7199)
+	labtest.Fault(t)(b.DropC2S(at.Port()))
+	c, id := labtest.Opening(t, b.Client, netip.AddrPortFrom(b.ClientAddr4, 40199), at)
+	r := report(b.Client, nil, 2*time.Second)
+	for name, of := range map[string]agent.Report{
+		"by its addresses": {Local: id.Local, Peer: id.Remote}, "by its own": {Local: id.Local}, "by its cookie": {Cookie: id.Cookie},
+	} {
+		of.Caller, of.Sent = r.Caller, r.Sent
+		t.Log(name)
+		wantVerdict(t, b.judge(t, of), verdict.Unknown, verdict.ReasonConnecting, agent.ActionNone)
+	}
+	if got := labtest.State(t, c); got != conn.SynSent {
+		t.Errorf("left in %s", got)
+	}
+}
+
 // TestNothingIsDialled: a check of a peer that nobody has a socket to makes no
 // connection, and finds nothing.
 func TestNothingIsDialled(t *testing.T) {

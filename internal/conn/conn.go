@@ -84,6 +84,15 @@ func (s State) Judgeable() bool {
 	return false
 }
 
+// Connecting reports whether the handshake has not come to its end.
+func (s State) Connecting() bool {
+	switch s {
+	case SynSent, SynRecv, NewSynRecv:
+		return true
+	}
+	return false
+}
+
 // PeerFinished reports whether the peer's FIN has been received.
 func (s State) PeerFinished() bool {
 	switch s {

@@ -13,9 +13,9 @@ import (
 	"github.com/sockhealth/sockhealth/internal/sockdiag"
 )
 
-// findable are the states that carry a connection, or may still do.
+// findable are the states that carry a connection, or may still do, or may do soon.
 var findable = [...]conn.State{
-	conn.Established, conn.FinWait1, conn.FinWait2, conn.CloseWait, conn.LastAck, conn.Closing,
+	conn.SynSent, conn.Established, conn.FinWait1, conn.FinWait2, conn.CloseWait, conn.LastAck, conn.Closing,
 }
 
 // Find returns the connections with this local address, or this cookie; the one

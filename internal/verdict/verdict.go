@@ -56,6 +56,7 @@ const (
 	ReasonMultipath    = "multipath"     // unknown: the route has several next hops, and ours may not be the connection's
 	ReasonUnconfirmed  = "unconfirmed"   // unknown: segments of ours stayed unanswered, and none, or too few, of the connection's own
 	ReasonLocked       = "locked"        // unknown or alive_slow: its application holds the socket's lock
+	ReasonConnecting   = "connecting"    // unknown: there is no connection yet; connect_timeout bounds that
 	ReasonBusy         = "busy"          // unknown: too many judgements under way, or the agent is stopping
 	ReasonFailed       = "failed"        // unknown: the agent could not ask the kernel; its log says why
 	ReasonProbeFailed  = "probe_failed"  // unknown: the attempts of the policy could not all be made
@@ -207,6 +208,8 @@ func standing(l Look, unmanaged string) Verdict {
 		return Verdict{Word: Unmanaged, Reason: ReasonNoPolicy}
 	case s.State.PeerFinished():
 		return Verdict{Word: ClosedByPeer}
+	case s.State.Connecting():
+		return Verdict{Word: Unknown, Reason: ReasonConnecting}
 	case !s.State.Judgeable():
 		return Verdict{Word: Gone, Reason: ReasonEnded}
 	case s.MPTCP:
