@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/policy"
-	"github.com/sockhealth/sockhealth/internal/sockets"
-	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
 // maxDeferred bounds the condemned sockets that wait until the budget has a close
@@ -32,6 +29,8 @@ type deferral struct {
 	line line
 	// taken is when a close was taken out of the budget for its turn.
 	taken time.Duration
+	// failures counts the turns at which the kernel could not be asked.
+	failures int
 }
 
 // line is who waits behind one another: sockets of one owner to one peer. The lines
@@ -99,13 +98,18 @@ func (a *Agent) afford(w *weighing, s *conn.Snapshot) Action {
 	return ActionDeferred
 }
 
-// add puts a deferral at the end of its line. The caller holds mu.
+// add takes a deferral in, at the end of its line. The caller holds mu.
 func (q *queue) add(k key, d *deferral) {
 	if q.in == nil {
 		q.in, q.owners, q.lines = make(map[key]bool), make(map[owner]int), make(map[line][]*deferral)
 	}
 	q.in[k] = true
 	q.owners[d.line.owner]++
+	q.stand(d)
+}
+
+// stand puts a deferral that is in at the end of its line. The caller holds mu.
+func (q *queue) stand(d *deferral) {
 	if len(q.lines[d.line]) == 0 {
 		q.order = append(q.order, d.line)
 	}
@@ -206,33 +210,4 @@ func (a *Agent) abandon() {
 		}
 	}
 	a.queue.lines, a.queue.order = nil, nil
-}
-
-// turn judges a deferred socket anew, and closes it where that condemns it, too.
-func (a *Agent) turn(d *deferral) {
-	defer a.leave(d.j)
-	action := a.anew(d)
-	a.queue.leave(d, action == ActionClosed || action == ActionFailed, a.Now(), a.closeLimits())
-}
-
-// anew is the second judgement of a deferred socket. Its record is like any other's.
-func (a *Agent) anew(d *deferral) Action {
-	c := d.call
-	c.ns, c.turn = d.j.ns, true
-	s, err := a.again(c.ns, d.j.before.ID)
-	if errors.Is(err, sockets.ErrGone) {
-		w := &weighing{call: &c, began: a.Now(), j: d.j}
-		w.in = verdict.Input{Sent: max(c.sent, d.j.before.Record.Opened), Before: verdict.Look{Found: true, Snapshot: d.j.before}, Probe: d.j.probe}
-		w.report = w.in.Before
-		w.under(a, &d.j.before)
-		return a.conclude(w, a.gone(w)).Action
-	}
-	if err != nil {
-		return a.unjudged(&c, &d.j.before, err).Action
-	}
-	r, err := a.judge(a.ctx, &c, s)
-	if err != nil && a.ctx.Err() == nil {
-		r = a.unjudged(&c, &s, err)
-	}
-	return r.Action
 }

@@ -57,6 +57,7 @@ type world struct {
 	scanTime   time.Duration
 	scanErr    error
 	again      func(*fakeSocket) // before each look of Again
+	againErr   error
 	app        func() prober.AppOutcome
 	asked      int
 	// directions are what the listeners tell of every connection.
@@ -169,6 +170,9 @@ func (w *world) Get(_ *netns.NS, local, _ netip.AddrPort) (conn.Snapshot, error)
 func (w *world) Again(_ *netns.NS, id conn.ID) (conn.Snapshot, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.againErr != nil {
+		return conn.Snapshot{}, w.againErr
+	}
 	if s := w.sockets[id.Cookie]; s != nil {
 		if w.again != nil {
 			w.again(s)

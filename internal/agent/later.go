@@ -116,6 +116,10 @@ func (a *Agent) atLimit(ns *netns.NS, id conn.ID, c *call, at time.Duration) boo
 			continue
 		}
 		r, err := a.judge(a.ctx, c, s)
+		if errors.Is(err, ErrBusy) {
+			at = a.Now() + onceMore
+			continue
+		}
 		if err != nil {
 			if a.ctx.Err() == nil {
 				a.Log.Warn("judge at the silent limit", "socket", id.String(), "err", err)

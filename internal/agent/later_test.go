@@ -49,3 +49,25 @@ func TestOnceMore(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitBusy: a call whose silent limit passes while the agent is too busy to judge is
+// asked about later.
+func TestLimitBusy(t *testing.T) {
+	bubble(t, "busy", func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].CloseSilentAfter = 3 * time.Second
+		w.add(1, 10*time.Second, answers)
+		judgeOne(t, a, w.report(w.sockets[1].snap.ID, 0))
+		w.busy(a, true)
+		time.Sleep(time.Minute)
+		if n := w.destroyed(); n != 0 {
+			t.Fatalf("%d destroyed by whom?", n)
+		}
+		w.busy(a, false)
+		time.Sleep(2 * onceMore)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if n := w.destroyed(); n != 1 || len(a.limits) != 0 {
+			t.Errorf("%d destroyed, %d wait", n, len(a.limits))
+		}
+	})
+}
