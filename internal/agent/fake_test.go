@@ -63,7 +63,8 @@ type world struct {
 	// directions are what the listeners tell of every connection.
 	directions    policy.Directions
 	directionsErr error
-	listed        int // times they were asked
+	listed        int           // times they were asked
+	listing       chan struct{} // unless nil, that waits for it to close
 }
 
 type fakeSocket struct {
@@ -308,8 +309,11 @@ func (w *world) destroyed() int {
 
 func (w *world) Directions(*netns.NS, *conn.ID) (policy.Directions, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.listed++
+	w.mu.Unlock()
+	if w.listing != nil {
+		<-w.listing
+	}
 	return w.directions, w.directionsErr
 }
 

@@ -41,7 +41,7 @@ func (a *Agent) peerOf(force *loader.InForce, ns *netns.NS, s *conn.Snapshot) (*
 
 // directions returns those that a connection may have. Where its record does not tell,
 // the listeners do, who are asked only where the policy names one direction and not the
-// other. Where they cannot be asked, it may have either.
+// other. Where they cannot be asked, or not within walkLimit, it may have either.
 func (a *Agent) directions(p *policy.Policy, ns *netns.NS, s *conn.Snapshot) policy.Directions {
 	if s.HasRecord && !s.Record.Ambiguous {
 		return policy.Directions(s.Record.Direction)
@@ -51,10 +51,16 @@ func (a *Agent) directions(p *policy.Policy, ns *netns.NS, s *conn.Snapshot) pol
 	if out == in {
 		return policy.Both
 	}
-	a.turns <- struct{}{}
-	defer func() { <-a.turns }()
-	if directions, err := a.Sockets.Directions(ns, &s.ID); err == nil {
-		return directions
+	free, ok := a.place(ns.Inode())
+	if !ok {
+		return policy.Both
 	}
-	return policy.Both
+	id, told := s.ID, policy.Both // nobody's but fn's until it has ended
+	if a.bounded(ns, free, func(ns *netns.NS) (err error) {
+		told, err = a.Sockets.Directions(ns, &id)
+		return err
+	}) != nil {
+		return policy.Both
+	}
+	return told
 }

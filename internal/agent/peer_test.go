@@ -55,3 +55,28 @@ func TestWhichDirection(t *testing.T) {
 		})
 	}
 }
+
+// TestDirectionHeldUp: who asks the listeners where inet_diag is held up is answered all the
+// same, and no more than a few wait there.
+func TestDirectionHeldUp(t *testing.T) {
+	bubble(t, "held up", func(t *testing.T, w *world, a *Agent) {
+		var err error
+		if w.pol, err = policy.Parse("p.yaml", []byte("version: 1\npeers: [{name: server, cidrs: [10.91.2.0/24], direction: outbound}]\n")); err != nil {
+			t.Fatal(err)
+		}
+		let := make(chan struct{})
+		defer close(let)
+		w.directions, w.listing = policy.Directions(conn.Inbound), let
+		id := w.add(1, time.Minute, nil)
+		w.sockets[1].snap.HasRecord = false
+		for range 2 * maxWalks {
+			began := w.now()
+			if r := judgeOne(t, a, w.report(id, 0)); r.Reason != verdict.ReasonOlder || w.now()-began > 2*walkLimit {
+				t.Fatalf("after %s: %+v", w.now()-began, r)
+			}
+		}
+		if w.listed > maxWalks {
+			t.Errorf("%d wait", w.listed)
+		}
+	})
+}
