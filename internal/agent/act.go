@@ -88,9 +88,17 @@ func (a *Agent) gone(w *weighing) verdict.Verdict {
 	return verdict.Decide(w.in)
 }
 
+// errYetToCome says that inet_diag may be waiting to close, and cannot be talked out of it:
+// an application has locked the socket since the last look. The end of the connection
+// tells of it (destroyed).
+var errYetToCome = errors.New("it may still come, without another look, once its application lets go of the socket")
+
 // destroy closes the socket and checks that it is gone.
 func (a *Agent) destroy(j *judgement, id conn.ID) error {
 	err := a.bounded(j.ns, func() {}, func(ns *netns.NS) error { return a.Sockets.Destroy(ns, id) })
+	if errors.Is(err, errHeldUp) {
+		return fmt.Errorf("%w: %w", err, errYetToCome)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,9 @@ package agent
 import (
 	"errors"
 	"hash/maphash"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,6 +143,21 @@ func TestSurveyKeepsTo(t *testing.T) {
 		a.walks[w.ns.Inode()] = maxWalks
 		if found := a.survey(w.ns, w.now(), 0, FreezeSilent); !found.partial || w.scans != 0 {
 			t.Errorf("%+v, %d walks", found, w.scans)
+		}
+	})
+}
+
+// TestCloseHeldUp: a close that waits for a lock that came after the last look is no
+// success, and the record says that it may still come.
+func TestCloseHeldUp(t *testing.T) {
+	bubble(t, "held up", func(t *testing.T, w *world, a *Agent) {
+		w.destroying = make(chan struct{})
+		defer close(w.destroying)
+		var log strings.Builder
+		a.Log = slog.New(slog.NewTextHandler(&log, nil))
+		r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 0))
+		if r.Verdict != verdict.DeadPath || r.Action != ActionFailed || !strings.Contains(log.String(), errYetToCome.Error()) {
+			t.Errorf("%+v, log: %s", r, log.String())
 		}
 	})
 }

@@ -52,6 +52,7 @@ type world struct {
 	// unless it is deaf.
 	destroyErr error
 	deaf       bool
+	destroying chan struct{} // unless nil, Destroy waits for it to close
 	walkTime   time.Duration
 	scans      int
 	scanTime   time.Duration
@@ -286,6 +287,9 @@ func (w *world) Send(_ *netns.NS, s *conn.Snapshot) (prober.Sent, error) {
 }
 
 func (w *world) Destroy(_ *netns.NS, id conn.ID) error {
+	if w.destroying != nil {
+		<-w.destroying
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.destroys++
