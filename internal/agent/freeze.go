@@ -371,7 +371,7 @@ func (a *Agent) answer(one *voice, j *judgement) answer {
 	defer a.leave(j)
 	<-j.done
 	v := verdict.Decide(verdict.Input{
-		Sent: j.before.Taken, Before: verdict.Look{Found: true, Snapshot: j.before}, After: j.after, Probe: j.probe,
+		Sent: j.before.Taken, Before: verdict.Look{Found: true, Snapshot: j.first}, After: j.after, Probe: j.probe,
 	})
 	switch {
 	case v.Word == verdict.DeadPath, v.Word == verdict.LocalFault, v.Reason == verdict.ReasonBound:

@@ -260,7 +260,7 @@ func (a *Agent) weigh(w *weighing) (Result, error) {
 	if a.ctx.Err() != nil {
 		return Result{}, ErrStopped // the evidence was not gathered to the end
 	}
-	w.in.Before.Snapshot, w.in.After, w.in.Probe = w.j.before, w.j.after, w.j.probe
+	w.in.Before.Snapshot, w.in.After, w.in.Probe = w.j.first, w.j.after, w.j.probe
 	if w.call.reporter != reporterSilence && verdict.AsksApp(w.in) && a.askApp(w) != nil {
 		return Result{}, ErrStopped
 	}

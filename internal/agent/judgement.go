@@ -15,8 +15,8 @@ import (
 )
 
 // judgement gathers the evidence about one socket, once, for everybody who
-// asks meanwhile. before, peer and ns never change; after, probe, attempts and asked
-// are settled when done closes.
+// asks meanwhile. before, peer and ns never change; first, after, probe, attempts and
+// asked are settled when done closes.
 type judgement struct {
 	refs   int // who still needs ns, held by Agent.mu
 	ns     *netns.NS
@@ -26,6 +26,7 @@ type judgement struct {
 	sweeps bool // whether silence spreads the question to the siblings; held by Agent.mu
 
 	done     chan struct{}
+	first    conn.Snapshot // the look that the last window began with
 	after    verdict.Look
 	probe    verdict.Probe
 	attempts attempts

@@ -81,10 +81,25 @@ func TestUncertainWay(t *testing.T) {
 		}
 	})
 	bubble(t, "in flight, an answer by whichever way", func(t *testing.T, w *world, a *Agent) {
-		w.astray = &prober.Sent{}
+		w.astray, w.backedOff = &prober.Sent{}, true
 		id := w.add(1, 10*time.Second, func(n int) bool { return n == 5 })
 		w.sockets[1].snap.WriteSeq = 7
 		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
+		}
+	})
+	bubble(t, "in flight, an answer by whichever way, and none to the connection's own", func(t *testing.T, w *world, a *Agent) {
+		w.astray = &prober.Sent{Multipath: true}
+		id := w.add(1, 10*time.Second, func(n int) bool { return n == 5 })
+		w.sockets[1].snap.WriteSeq = 7
+		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonMultipath || w.destroyed() != 0 {
+			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
+		}
+	})
+	bubble(t, "idle, an answer by whichever way, and none to the kernel's keepalives", func(t *testing.T, w *world, a *Agent) {
+		w.astray = &prober.Sent{Multipath: true}
+		id := w.add(1, 10*time.Second, func(n int) bool { return n == 6 }) // the last attempt is both
+		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonMultipath || w.destroyed() != 0 {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
@@ -144,6 +159,49 @@ func TestSleep(t *testing.T) {
 			t.Errorf("result %+v, %d destroyed, %d keepalives; want a window of its own after the sleep", r, w.destroyed(), w.provoked)
 		}
 	})
+}
+
+// TestHeardMeanwhile: what came while the agent stood still may be as old as that. It says
+// nothing about the peer now, whether it was an acknowledgement or the answer itself.
+func TestHeardMeanwhile(t *testing.T) {
+	for _, k := range []struct {
+		name     string
+		payload  bool
+		answers  bool // from then on
+		want     verdict.Word
+		destroys int
+	}{
+		{"an acknowledgement, then the peer died", false, false, verdict.DeadPath, 1},
+		{"payload, then the peer died", true, false, verdict.DeadPath, 1},
+		{"an acknowledgement, and it lives", false, true, verdict.AliveSlow, 0},
+		{"payload, and it lives", true, true, verdict.Alive, 0},
+	} {
+		for _, again := range []bool{false, true} { // and in each further window
+			bubble(t, fmt.Sprintf("%s, again: %v", k.name, again), func(t *testing.T, w *world, a *Agent) {
+				stood := 0
+				id := w.add(1, 10*time.Minute, func(int) bool { return k.answers && stood > 0 && !again })
+				w.again = func(s *fakeSocket) {
+					if s.attempts >= 2+6*stood && (stood == 0 || again) {
+						stood++
+						w.slept += time.Minute
+						s.heard = w.now() - 50*time.Second + time.Duration(stood)*time.Second
+						if k.payload {
+							s.data = s.heard
+							s.snap.BytesReceived++
+						}
+					}
+				}
+				want, destroys := k.want, k.destroys
+				if again {
+					want, destroys = verdict.Unknown, 0
+				}
+				r := judgeOne(t, a, w.report(id, 2*time.Minute))
+				if r.Verdict != want || w.destroyed() != destroys {
+					t.Errorf("result %+v, %d destroyed, stood still %d times", r, w.destroyed(), stood)
+				}
+			})
+		}
+	}
 }
 
 // TestSleepsOn: where the agent stands still again and again a judgement ends, and

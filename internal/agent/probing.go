@@ -36,10 +36,15 @@ type probing struct {
 // run probes for one window, and for another where the agent, or the machine, was
 // stopped meanwhile: what was lost before says little about the path now, and
 // there may be none yet for a moment after the machine has slept. Where that happens
-// again and again the question stays open: what the policy demands was not asked.
+// again and again the question stays open: what the policy demands was not asked. What
+// came meanwhile may be as old as that, and is no answer: each window begins with a look.
 func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 	for begun := 1; ; begun++ {
-		p.first, p.sent, p.bare, p.own, p.absence = p.last, 0, 0, nil, absence{last: p.agent.Boot()}
+		p.absence = absence{last: p.agent.Boot()}
+		if begun > 1 && !p.fresh() {
+			return p.result(false)
+		}
+		p.first, p.j.first, p.sent, p.bare, p.own = p.last, p.last, 0, 0, nil
 		if p.last.ProbesOut > 0 {
 			p.bare = p.last.Taken // at the latest
 		}
@@ -48,11 +53,29 @@ func (p *probing) run(ctx context.Context) (verdict.Look, verdict.Probe) {
 		case settled || !p.absence.found:
 			return p.result(found)
 		case begun == maxWindows:
+			if found = p.fresh(); found {
+				p.first, p.j.first = p.last, p.last
+			}
 			look, probe := p.result(found)
 			probe.Sent = min(probe.Sent, probe.Wanted-1)
 			return look, probe
 		}
 	}
+}
+
+// fresh looks at the socket, and reports whether it was found. Where nobody can tell the
+// freshest look that there is has to do.
+func (p *probing) fresh() (found bool) {
+	s, err := p.agent.again(p.j.ns, p.j.before.ID)
+	switch {
+	case errors.Is(err, sockets.ErrGone):
+		return false
+	case err != nil:
+		p.agent.Log.Warn("look at a socket under judgement", "socket", p.j.before.ID.String(), "err", err)
+	default:
+		p.last = s
+	}
+	return true
 }
 
 // maxWindows is how many windows a judgement begins.
@@ -142,7 +165,7 @@ func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
 
 func advanced(before, after uint8) int { return max(0, int(after)-int(before)) }
 
-func (p *probing) answered() bool { return verdict.Heard(&p.j.before, &p.last) }
+func (p *probing) answered() bool { return verdict.Heard(&p.first, &p.last) }
 
 // attempt asks the peer once. Nothing in flight: by the kernel's own keepalive,
 // which takes the connection's way by itself; it comes when the connection has
@@ -176,7 +199,8 @@ func (p *probing) attempt(last bool) {
 	}
 }
 
-// took counts a segment of ours where its way is the connection's.
+// took counts a segment of ours where its way is the connection's. Where it need not be, and
+// the connection's own questions are unanswered, an answer may be one to ours alone.
 func (p *probing) took(sent prober.Sent) {
 	if sent.Err != nil && !p.probe.Apart { // once
 		p.agent.Log.Warn("find the way of a connection", "socket", p.j.before.ID.String(), "err", sent.Err)
@@ -184,11 +208,13 @@ func (p *probing) took(sent prober.Sent) {
 	switch {
 	case sent.Certain:
 		p.sent++
+		return
 	case sent.Multipath:
 		p.probe.Multipath = true
 	default:
 		p.probe.Apart = true
 	}
+	p.probe.Astray = p.probe.Astray || p.last.ProbesOut > 0 || p.last.Retransmits > 0
 }
 
 // note keeps an attempt for the record.
@@ -250,8 +276,8 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 			return true, true
 		case <-timer.C:
 		}
-		p.absence.look(p.agent.Boot())
 		s, err := p.agent.again(p.j.ns, p.j.before.ID)
+		p.absence.look(p.agent.Boot()) // after the look, which may be what took so long
 		if errors.Is(err, sockets.ErrGone) {
 			return false, true
 		}
@@ -262,7 +288,13 @@ func (p *probing) until(ctx context.Context, d time.Duration, enough func() bool
 		p.attempts.saw(&p.last, &s)
 		p.seen(&s)
 		p.last = s
-		if p.answered() || !s.State.Judgeable() || s.State.PeerFinished() {
+		if !s.State.Judgeable() || s.State.PeerFinished() {
+			return true, true
+		}
+		if p.absence.found { // what came may be as old as that
+			return true, false
+		}
+		if p.answered() {
 			return true, true
 		}
 		if enough() {

@@ -39,9 +39,10 @@ type Asked struct {
 	NoRoute bool `json:"no_route,omitempty"`
 	// LinkDown is why there was no route.
 	LinkDown bool `json:"link_down,omitempty"`
-	// Multipath, Apart, LocalLeg, LegUnknown and Resent are as in Probe.
+	// Multipath, Apart, Astray, LocalLeg, LegUnknown and Resent are as in Probe.
 	Multipath  bool  `json:"multipath,omitempty"`
 	Apart      bool  `json:"apart,omitempty"`
+	Astray     bool  `json:"astray,omitempty"`
 	LocalLeg   bool  `json:"local_leg,omitempty"`
 	LegUnknown bool  `json:"leg_unknown,omitempty"`
 	Resent     bool  `json:"resent,omitempty"`
@@ -106,7 +107,7 @@ func (in Input) Basis(report time.Duration) *Basis {
 		after := sight(&in.After, base, report)
 		b.After = &after
 		b.Probe = &Asked{Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
-			Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown, Resent: p.Resent, WindowNS: int64(p.Window)}
+			Multipath: p.Multipath, Apart: p.Apart, Astray: p.Astray, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown, Resent: p.Resent, WindowNS: int64(p.Window)}
 	}
 	return b
 }
@@ -152,7 +153,7 @@ func (b *Basis) Input() (Input, error) {
 	p := b.Probe
 	in.Probe = Probe{
 		Done: true, Sent: p.Sent, Wanted: p.Wanted, Blocked: p.Blocked, NoRoute: p.NoRoute, LinkDown: p.LinkDown,
-		Multipath: p.Multipath, Apart: p.Apart, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown, Resent: p.Resent,
+		Multipath: p.Multipath, Apart: p.Apart, Astray: p.Astray, LocalLeg: p.LocalLeg, LegUnknown: p.LegUnknown, Resent: p.Resent,
 		Window: time.Duration(p.WindowNS),
 	}
 	if b.After == nil {

@@ -128,7 +128,7 @@ func TestDecideAgain(t *testing.T) {
 func TestBasisWhole(t *testing.T) {
 	in := Input{
 		Sent: 1, Unmanaged: ReasonOlder, Before: Look{Ended: EndClosed}, After: Look{Ended: EndReset},
-		Probe: Probe{Done: true, Sent: 2, Wanted: 3, Blocked: true, NoRoute: true, LinkDown: true, Multipath: true, Apart: true, LocalLeg: true, LegUnknown: true, Resent: true, Window: 4},
+		Probe: Probe{Done: true, Sent: 2, Wanted: 3, Blocked: true, NoRoute: true, LinkDown: true, Multipath: true, Apart: true, Astray: true, LocalLeg: true, LegUnknown: true, Resent: true, Window: 4},
 		App:   AppSilent, CloseHung: true, SilentLimit: 5,
 	}
 	for _, v := range []any{in, in.Probe} {

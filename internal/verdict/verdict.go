@@ -143,6 +143,9 @@ type Probe struct {
 	// Resent: the connection's own data was retransmitted, into a window that the peer
 	// took back, which the kernel does not count.
 	Resent bool
+	// Astray: such a segment was sent while what the connection itself had asked was
+	// unanswered. Who answers then may have been asked by another way.
+	Astray bool
 	// LocalLeg: what answered is a proxy on this host. LegUnknown: perhaps, nobody could
 	// tell.
 	LocalLeg, LegUnknown bool
@@ -253,6 +256,8 @@ func last(in Input) Verdict {
 		return Verdict{Word: Unknown, Reason: ReasonLocalLeg}
 	case heard && in.Probe.LegUnknown && after.PayloadReceived() == before.PayloadReceived():
 		return Verdict{Word: Unknown, Reason: ReasonLegUnknown}
+	case heard && in.Probe.Astray && after.PayloadReceived() == before.PayloadReceived() && after.BytesAcked == before.BytesAcked:
+		return uncertain(in.Probe)
 	case payload && heard:
 		return Verdict{Word: Alive}
 	case heard:
@@ -263,11 +268,9 @@ func last(in Input) Verdict {
 		return Verdict{Word: LocalFault, Reason: ReasonNoRoute}
 	case in.Probe.Blocked:
 		return Verdict{Word: Unknown, Reason: ReasonProbeBlocked}
-	case in.Probe.Sent < in.Probe.Wanted && in.Probe.Multipath:
+	case in.Probe.Sent < in.Probe.Wanted && (in.Probe.Multipath || in.Probe.Apart):
 		// What the kernel itself has sent took the right way, and is too little.
-		return Verdict{Word: Unknown, Reason: ReasonMultipath}
-	case in.Probe.Sent < in.Probe.Wanted && in.Probe.Apart:
-		return Verdict{Word: Unknown, Reason: ReasonUnconfirmed}
+		return uncertain(in.Probe)
 	case in.Probe.Sent < in.Probe.Wanted:
 		return Verdict{Word: Unknown, Reason: ReasonProbeFailed}
 	}
@@ -285,6 +288,15 @@ func last(in Input) Verdict {
 		return Verdict{Word: DeadPath, Reason: ReasonOrphan}
 	}
 	return Verdict{Word: DeadPath, Close: true}
+}
+
+// uncertain is the verdict where it is not certain that segments of ours took the
+// connection's way.
+func uncertain(p Probe) Verdict {
+	if p.Multipath {
+		return Verdict{Word: Unknown, Reason: ReasonMultipath}
+	}
+	return Verdict{Word: Unknown, Reason: ReasonUnconfirmed}
 }
 
 // slow decides where the path answers and the call does not.
