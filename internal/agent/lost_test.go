@@ -176,30 +176,37 @@ func TestHeardMeanwhile(t *testing.T) {
 		{"an acknowledgement, and it lives", false, true, verdict.AliveSlow, 0},
 		{"payload, and it lives", true, true, verdict.Alive, 0},
 	} {
-		for _, again := range []bool{false, true} { // and in each further window
-			bubble(t, fmt.Sprintf("%s, again: %v", k.name, again), func(t *testing.T, w *world, a *Agent) {
-				stood := 0
-				id := w.add(1, 10*time.Minute, func(int) bool { return k.answers && stood > 0 && !again })
-				w.again = func(s *fakeSocket) {
-					if s.attempts >= 2+6*stood && (stood == 0 || again) {
-						stood++
-						w.slept += time.Minute
+		for _, between := range []bool{false, true} { // it stands still when it has just looked
+			for _, again := range []bool{false, true} { // and does so in each further window
+				bubble(t, fmt.Sprintf("%s, between: %v, again: %v", k.name, between, again), func(t *testing.T, w *world, a *Agent) {
+					stood, came := 0, 0
+					id := w.add(1, 10*time.Minute, func(int) bool { return k.answers && stood > 0 && !again })
+					w.again = func(s *fakeSocket) {
+						was := stood
+						if s.attempts >= 2+6*stood && (stood == 0 || again) {
+							stood++
+							w.slept += time.Minute
+						}
+						if came == stood || between && was < stood {
+							return
+						}
+						came = stood
 						s.heard = w.now() - 50*time.Second + time.Duration(stood)*time.Second
 						if k.payload {
 							s.data = s.heard
 							s.snap.BytesReceived++
 						}
 					}
-				}
-				want, destroys := k.want, k.destroys
-				if again {
-					want, destroys = verdict.Unknown, 0
-				}
-				r := judgeOne(t, a, w.report(id, 2*time.Minute))
-				if r.Verdict != want || w.destroyed() != destroys {
-					t.Errorf("result %+v, %d destroyed, stood still %d times", r, w.destroyed(), stood)
-				}
-			})
+					want, destroys := k.want, k.destroys
+					if again {
+						want, destroys = verdict.Unknown, 0
+					}
+					r := judgeOne(t, a, w.report(id, 2*time.Minute))
+					if r.Verdict != want || w.destroyed() != destroys {
+						t.Errorf("result %+v, %d destroyed, stood still %d times", r, w.destroyed(), stood)
+					}
+				})
+			}
 		}
 	}
 }
