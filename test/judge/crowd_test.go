@@ -147,8 +147,8 @@ func overBudget(p *play, m *meeting) {
 	}
 	p.want("deferred", deadPath)
 	window, _ := p.probes[p.entry].Schedule(0)
-	// A turn a second, and a window then; twice that where surveys and timers are slow.
-	turn := 2*time.Duration(m.size)*time.Second + window
+	// Once it is condemned, a turn a second, and the jitter. A window of its own comes then.
+	turn := window + time.Duration(m.size)*1250*time.Millisecond
 	if p.out.number%2 == 0 {
 		p.out.dead = true
 		p.aborted(turn)
@@ -156,7 +156,7 @@ func overBudget(p *play, m *meeting) {
 	}
 	p.heal(fault)
 	healed := conn.Now()
-	labtest.Eventually(p, late+turn, func() bool {
+	labtest.Eventually(p, late+turn+window, func() bool {
 		err, _ := p.near.ended()
 		all := p.records()
 		return err != nil || len(all) > 0 && all[len(all)-1].Verdict == aliveSlow

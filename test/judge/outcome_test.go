@@ -2,7 +2,11 @@
 
 package judge
 
-import "time"
+import (
+	"time"
+
+	"github.com/sockhealth/sockhealth/internal/policy"
+)
 
 // outcome is what came of a play.
 type outcome struct {
@@ -22,10 +26,25 @@ type outcome struct {
 	reset       bool          // the peer, or who speaks for it, has ended it
 	arrived     bool          // the data that should
 	toClose     time.Duration // from the report until the application heard of the end; 0: it did not
-	over        time.Duration // by how much that was later than the window
 	strike      bool          // the connection lived, and its application got an error
 	failed      bool
 	why         string
+
+	// Of a close by the agent.
+	closed  bool
+	asked   time.Duration // when it was asked for, at the earliest
+	probe   policy.Probe
+	over    time.Duration // by how much it was later than call timeout and window
+	besides []beside      // what was waited for beside that
+}
+
+// beyond is by how much a close was later than what was waited for.
+func (o *outcome) beyond() time.Duration {
+	over := o.over
+	for _, b := range o.besides {
+		over -= b.took
+	}
+	return over
 }
 
 // took takes the answer to a report.

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
-	"github.com/sockhealth/sockhealth/internal/kernel"
 	"github.com/sockhealth/sockhealth/internal/lab"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/report"
@@ -244,16 +243,17 @@ func (p *play) lives() {
 }
 
 // closed demands the verdict, and that the agent closes the connection: its
-// application gets ECONNABORTED. Application probes take their time beside the window.
-func (p *play) closed(extra time.Duration, words ...string) {
+// application gets ECONNABORTED. Its judgement may have waited for something beside the
+// window, this long at most, where the record shows what for.
+func (p *play) closed(most time.Duration, words ...string) {
 	p.Helper()
 	p.out.dead = true
 	p.want("closed", words...)
-	p.aborted(extra)
+	p.aborted(most)
 }
 
-// aborted demands that the agent closes the connection, in so much more than a window.
-func (p *play) aborted(extra time.Duration) {
+// aborted demands that the agent closes the connection.
+func (p *play) aborted(most time.Duration) {
 	p.Helper()
 	p.lost()
 	p.ended()
@@ -261,12 +261,16 @@ func (p *play) aborted(extra time.Duration) {
 	if !errors.Is(err, unix.ECONNABORTED) {
 		p.fail("verdict %s, and the application got %v, want ECONNABORTED", p.out.given, err)
 	}
-	window, _ := p.probes[p.entry].Schedule(0)
-	if !p.has[kernel.Provoke] && !p.out.inFlight {
-		extra += 12 * time.Second // the connection's own keepalive is waited for
-	}
+	p.out.probe = p.probes[p.entry]
+	window, _ := p.out.probe.Schedule(0)
+	p.out.closed, p.out.asked = true, p.asked
 	p.out.toClose = at - p.out.began
-	p.out.over = at - p.asked - window - extra
+	p.out.over = at - p.asked - window
+	for _, e := range p.records() {
+		if e.Action == "closed" {
+			p.out.besides = p.besides(&e, at, most)
+		}
+	}
 }
 
 // bounded demands that the kernel's own bound has ended the connection.

@@ -31,19 +31,21 @@ func (t *tally) close() {
 		o := &t.plays[i]
 		if t.tardy(o) && !o.failed {
 			o.failed = true
-			o.why = fmt.Sprintf("closed %s after the window, and %s is allowed", exact(o.over), exact(t.allowed(o)))
+			o.why = fmt.Sprintf("closed %s after the window and what was waited for beside it, and %s is allowed", exact(o.beyond()), exact(t.allowed(o)))
 		}
 	}
 }
 
-// allowed is what a close may come after the window: the slack, and for how long timers
-// were late while the connection was judged.
+// allowed is what a close may come after all that was waited for: the slack, and what late
+// timers excuse.
 func (t *tally) allowed(o *outcome) time.Duration {
-	return t.slack + t.late.between(o.began, o.began+o.toClose)
+	return t.slack + t.late.excused(o.asked, o.probe, o.besides)
 }
 
 // tardy reports whether a connection was closed too late.
-func (t *tally) tardy(o *outcome) bool { return o.toClose > 0 && o.over > t.allowed(o) }
+func (t *tally) tardy(o *outcome) bool {
+	return o.closed && o.beyond() > t.slack && o.beyond() > t.allowed(o)
+}
 
 // result counts connections; a complaint of the agent counts as one that failed.
 func (t *tally) result() (passed, failed int) {
@@ -152,7 +154,6 @@ func exact(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) }
 // words say what the table amounts to; the last line is the result.
 func (t *tally) words(b *strings.Builder) {
 	var struck, left, tardy int
-	var worst time.Duration
 	for i := range t.plays {
 		o := &t.plays[i]
 		if o.failed {
@@ -166,14 +167,10 @@ func (t *tally) words(b *strings.Builder) {
 		case t.tardy(o):
 			tardy++
 		}
-		if o.dead {
-			worst = max(worst, o.over)
-		}
 	}
 	for _, err := range t.hurt {
 		fmt.Fprintf(b, "\nFAILED bystander: %v", err)
 	}
-	late, usual := t.late.of()
 	for _, line := range t.complaints {
 		fmt.Fprintf(b, "\nFAILED agent: %s", line)
 	}
@@ -182,14 +179,13 @@ func (t *tally) words(b *strings.Builder) {
 %d connections were judged in %s, %d side by side, and %d beside them were not; seed %d.
 Times are median and 99th percentile, from the report on. DATA: of the connections that
 live, those on which all that was said arrived. A live connection that was closed: %d. A
-dead one that was left: %d, or closed too late: %d. The latest close came %s after
-call timeout and window; allowed are %s, and for how long this machine's timers were
-late while that connection was judged (in the whole run %s at worst, 99 of 100 %s).
+dead one that was left: %d, or closed too late: %d.
+%s
 An outage is over in time where its path was well before the last attempt was due: the
 connection must live. Where it was silent until the verdict it must be closed. In between,
 while the last attempt is waited for, either verdict is right, if what was done fits it.
 
 %d passed, %d failed
 `, len(t.plays), t.took.Round(time.Second), t.atOnce, t.bystanders, t.seed, struck+len(t.hurt), left, tardy,
-		exact(worst), exact(t.slack), exact(late), exact(usual), passed, failed)
+		t.closes(), passed, failed)
 }
