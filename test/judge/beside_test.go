@@ -43,21 +43,19 @@ const (
 	ownLimit = 12 * time.Second
 )
 
-// besides tells by the record of a close what was waited for; at is when the application
-// heard of it, and most how long all but a question of the kernel's may take.
-func (p *play) besides(e *api.VerdictEvent, at, most time.Duration) (all []beside) {
-	if e.Basis == nil || e.Basis.After == nil {
-		return nil // which recorded has complained of
-	}
+// besides takes from the record of a close what was waited for; most is how long all but a
+// question of the kernel's may take.
+func (p *play) besides(e *api.VerdictEvent, most time.Duration) {
 	grant := func(r reason, took, most time.Duration) {
 		if took = min(took, most); took > 0 {
-			all = append(all, beside{r, took})
+			p.out.besides = append(p.out.besides, beside{r, took})
 		}
 	}
 	from, last := e.Basis.Before.TakenNS, time.Duration(e.Basis.After.TakenNS-e.Basis.Before.TakenNS)
-	probe := p.probes[p.entry]
+	p.out.record, p.out.lasted = e, last
+	probe := p.out.probe
 	window, spacing := probe.Schedule(0)
-	switch before := at - p.asked - last; {
+	switch before := p.out.at - p.asked - last; {
 	case e.Reporter == "silence":
 		grant(forPass, before, most)
 	case p.out.action == "deferred":
@@ -65,17 +63,16 @@ func (p *play) besides(e *api.VerdictEvent, at, most time.Duration) (all []besid
 	case e.Evidence.AppProbe == "silent":
 		answered := last - time.Duration(e.Basis.After.PacketAgeNS)
 		grant(forApp, min(answered+most, last)-window, most)
-		return all
+		return
 	}
 	q, due, owed := questionsOf(e, from), time.Duration(probe.Attempts-1)*spacing, time.Duration(0)
 	if q.bare > 0 {
-		owed = min(max(min(q.bare+apartAtPeer, q.last)-due, 0), owing)
+		owed = min(max(min(q.bare+apartAtPeer, q.last)-due, 0), owing, most)
 		grant(forLimit, owed, most)
 	}
 	if !q.confirmed { // from when it was seen, the time that the last attempt has
 		grant(forOwn, min(q.own-due, last-window)-owed, ownLimit)
 	}
-	return all
 }
 
 // questions are moments of a judgement, from its first look on.

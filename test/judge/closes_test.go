@@ -31,7 +31,7 @@ func (t *tally) closes() string {
 				names[b.reason] = append(names[b.reason], o.scenario.name)
 			}
 		}
-		excused = append(excused, t.late.excused(o.asked, o.probe, o.besides))
+		excused = append(excused, t.late.excused(o))
 		if o.beyond() > t.slack {
 			needed++
 		}

@@ -95,7 +95,7 @@ func TestJudge(t *testing.T) {
 	if testing.Short() { // the kernel of a slow machine may keep it waiting, to which it is right
 		tl.complaints = slices.DeleteFunc(tl.complaints, func(line string) bool { return strings.Contains(line, "held up") })
 	}
-	tl.close()
+	tl.close(t)
 	if _, failed := tl.result(); failed > 0 {
 		t.Fail()
 	}

@@ -23,7 +23,10 @@ type lateness struct {
 }
 
 // lateTimer is one that was due at a moment.
-type lateTimer struct{ due, late time.Duration }
+type lateTimer struct {
+	cpu       int
+	due, late time.Duration
+}
 
 const (
 	// lateTick is how long they are.
@@ -45,7 +48,7 @@ func (l *lateness) run(ctx context.Context) {
 				due := conn.Now() + lateTick
 				tick := unix.NsecToTimespec(int64(lateTick))
 				_ = unix.Nanosleep(&tick, nil)
-				l.took(lateTimer{due, max(0, conn.Now()-due)})
+				l.took(lateTimer{cpu, due, max(0, conn.Now()-due)})
 			}
 		})
 	}
@@ -58,54 +61,44 @@ func (l *lateness) took(t lateTimer) {
 	l.all = append(l.all, t)
 }
 
-// hops is how many threads hand a report over to each other until its judgement begins, or
-// a close until its application hears of it.
-const hops = 3
-
-// excused returns how much later a close comes since timers were late, of a judgement that
-// was asked for at a moment. Its attempts are made by an absolute schedule. So it does not
-// matter how late timers were on the whole, only those that were due when it waited for
-// the report, an attempt, the end of its window or what it waited for beside that, and the close. What
-// makes an attempt late the time to the next one makes up for, but the last one's, by half
-// of what that has above the peer's limit.
-func (l *lateness) excused(asked time.Duration, probe policy.Probe, besides []beside) time.Duration {
-	window, spacing := probe.Schedule(0)
-	began, over := asked, window
-	var attempt time.Duration // what the last one waits for
-	for _, b := range besides {
+// excused returns how much later a close came since timers were late. What is done until the
+// judgement begins, and from its last attempt but one on, is done one after the other: there
+// all of them count. In between the attempts are made by an absolute schedule: only a timer
+// counts that one waited for, and of that only what the next one does not make up for, which
+// is half of what the distance has above the peer's limit.
+func (l *lateness) excused(o *outcome) time.Duration {
+	asked, began := o.asked, o.at-o.lasted
+	for _, b := range o.besides {
 		switch b.reason {
 		case forPass, forTurn:
-			began += b.took
-		case forLimit:
-			attempt = b.took
-			over += b.took
-		default:
-			over += b.took
+			asked += b.took
+		case forApp: // is asked as soon as the first attempt is answered
+			return l.sum(asked, o.at)
 		}
 	}
-	late := l.handOver(began)
-	for n := 1; n < probe.Attempts; n++ {
-		due := began + time.Duration(n)*spacing
-		if n == probe.Attempts-1 {
-			due += attempt
-		} else {
-			late = max(late-(spacing-policy.MinSpacing)/2, 0)
-		}
-		late += l.at(due + late)
+	late := l.sum(asked, began)
+	_, spacing := o.probe.Schedule(0)
+	n := 1
+	for ; n < o.probe.Attempts-2; n++ {
+		late = max(late-(spacing-policy.MinSpacing)/2, 0)
+		late += l.at(began + time.Duration(n)*spacing + late)
 	}
-	if over > window+attempt { // the window's end, and that of what comes after it
-		late += l.at(began + window + attempt + late)
-	}
-	late += l.at(began + over + late)
-	return late + l.handOver(began+over+late)
+	return late + l.sum(began+time.Duration(n)*spacing, o.at)
 }
 
-// handOver returns how late that makes what goes through several hands at a moment.
-func (l *lateness) handOver(moment time.Duration) (late time.Duration) {
-	for range hops {
-		late += l.at(moment + late)
+// sum returns for how long timers were late between two moments, on the processor where
+// that was longest.
+func (l *lateness) sum(from, to time.Duration) (sum time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sums := make(map[int]time.Duration)
+	for _, t := range l.all {
+		if begins, ends := max(t.due, from), min(t.due+t.late, to); t.late >= lateLeast && begins < ends {
+			sums[t.cpu] += ends - begins
+			sum = max(sum, sums[t.cpu])
+		}
 	}
-	return late
+	return sum
 }
 
 // at returns for how long what was due at a moment was kept waiting, on the processor where

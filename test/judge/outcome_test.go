@@ -5,6 +5,7 @@ package judge
 import (
 	"time"
 
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/policy"
 )
 
@@ -33,9 +34,12 @@ type outcome struct {
 	// Of a close by the agent.
 	closed  bool
 	asked   time.Duration // when it was asked for, at the earliest
+	at      time.Duration // when the application heard of it
+	lasted  time.Duration // from the judgement's first look to its last
 	probe   policy.Probe
 	over    time.Duration // by how much it was later than call timeout and window
 	besides []beside      // what was waited for beside that
+	record  *api.VerdictEvent
 }
 
 // beyond is by how much a close was later than what was waited for.

@@ -263,14 +263,10 @@ func (p *play) aborted(most time.Duration) {
 	}
 	p.out.probe = p.probes[p.entry]
 	window, _ := p.out.probe.Schedule(0)
-	p.out.closed, p.out.asked = true, p.asked
+	p.out.closed, p.out.asked, p.out.at = true, p.asked, at
 	p.out.toClose = at - p.out.began
 	p.out.over = at - p.asked - window
-	for _, e := range p.records() {
-		if e.Action == "closed" {
-			p.out.besides = p.besides(&e, at, most)
-		}
-	}
+	p.besides(p.recordOfClose(), most)
 }
 
 // bounded demands that the kernel's own bound has ended the connection.

@@ -4,6 +4,7 @@ package judge
 
 import (
 	"github.com/sockhealth/sockhealth/internal/api"
+	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
@@ -20,6 +21,20 @@ func (p *play) records() (all []api.VerdictEvent) {
 		p.Fatal(err)
 	}
 	return all
+}
+
+// recordOfClose returns that. It is made right after the close.
+func (p *play) recordOfClose() (last *api.VerdictEvent) {
+	p.Helper()
+	labtest.Eventually(p, late, func() bool {
+		for _, e := range p.records() {
+			if e.Action == "closed" {
+				last = &e
+			}
+		}
+		return last != nil && last.Basis != nil && last.Basis.After != nil
+	}, "the record of the close")
+	return last
 }
 
 // recorded demands a record of what was answered, from which the same is decided again.

@@ -4,6 +4,7 @@ package judge
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -26,12 +27,15 @@ type tally struct {
 }
 
 // close weighs what only the whole run tells: how late timers were meanwhile.
-func (t *tally) close() {
+func (t *tally) close(tb testing.TB) {
+	tb.Helper()
 	for i := range t.plays {
 		o := &t.plays[i]
 		if t.tardy(o) && !o.failed {
 			o.failed = true
 			o.why = fmt.Sprintf("closed %s after the window and what was waited for beside it, and %s is allowed", exact(o.beyond()), exact(t.allowed(o)))
+			record, _ := json.Marshal(o.record) // words and numbers: cannot fail
+			tb.Logf("%d, %s, closed %s after it was asked for; the record: %s", o.number, o.scenario.name, exact(o.at-o.asked), record)
 		}
 	}
 }
@@ -39,7 +43,7 @@ func (t *tally) close() {
 // allowed is what a close may come after all that was waited for: the slack, and what late
 // timers excuse.
 func (t *tally) allowed(o *outcome) time.Duration {
-	return t.slack + t.late.excused(o.asked, o.probe, o.besides)
+	return t.slack + t.late.excused(o)
 }
 
 // tardy reports whether a connection was closed too late.
