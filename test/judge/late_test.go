@@ -76,14 +76,14 @@ func (l *lateness) excused(o *outcome) time.Duration {
 			return l.sum(asked, o.at)
 		}
 	}
-	late := l.sum(asked, began)
 	_, spacing := o.probe.Schedule(0)
+	var late time.Duration // of an attempt
 	n := 1
 	for ; n < o.probe.Attempts-2; n++ {
 		late = max(late-(spacing-policy.MinSpacing)/2, 0)
 		late += l.at(began + time.Duration(n)*spacing + late)
 	}
-	return late + l.sum(began+time.Duration(n)*spacing, o.at)
+	return l.sum(asked, began) + late + l.sum(began+time.Duration(n)*spacing, o.at)
 }
 
 // sum returns for how long timers were late between two moments, on the processor where
