@@ -40,11 +40,11 @@ const (
 	// apartAtPeer is the distance of two questions of which the second is owed an answer.
 	apartAtPeer = policy.MinSpacing + 10*time.Millisecond
 	// ownLimit is how long a question of the kernel's own may be waited for.
-	ownLimit = 12 * time.Second
+	ownLimit = 13 * time.Second
 )
 
-// besides takes from the record of a close what was waited for; most is how long all but a
-// question of the kernel's may take.
+// besides takes from the record of a close what was waited for; most is how long what the
+// scenario is about may take.
 func (p *play) besides(e *api.VerdictEvent, most time.Duration) {
 	grant := func(r reason, took, most time.Duration) {
 		if took = min(took, most); took > 0 {
@@ -67,11 +67,11 @@ func (p *play) besides(e *api.VerdictEvent, most time.Duration) {
 	}
 	q, due, owed := questionsOf(e, from), time.Duration(probe.Attempts-1)*spacing, time.Duration(0)
 	if q.bare > 0 {
-		owed = min(max(min(q.bare+apartAtPeer, q.last)-due, 0), owing, most)
-		grant(forLimit, owed, most)
+		owed = max(min(q.bare+apartAtPeer, q.last)-due, 0)
+		grant(forLimit, owed, owing)
 	}
 	if !q.confirmed { // from when it was seen, the time that the last attempt has
-		grant(forOwn, min(q.own-due, last-window)-owed, ownLimit)
+		grant(forOwn, min(q.own-due, last-window)-min(owed, owing), ownLimit)
 	}
 }
 

@@ -148,7 +148,7 @@ func overBudget(p *play, m *meeting) {
 	p.want("deferred", deadPath)
 	window, _ := p.probes[p.entry].Schedule(0)
 	// Once it is condemned, a turn a second, and the jitter. A window of its own comes then.
-	turn := window + time.Duration(m.size)*1250*time.Millisecond
+	turn := p.out.answered - p.asked + time.Duration(m.size)*1250*time.Millisecond
 	if p.out.number%2 == 0 {
 		p.out.dead = true
 		p.aborted(turn)

@@ -171,5 +171,5 @@ func uploadDies(p *play) {
 	p.drop([]lab.Match{p.back(), p.both()}[p.IntN(2)])
 	p.rest(0, time.Second)
 	p.report()
-	p.closed(owing, deadPath) // its window may be shut
+	p.closed(0, deadPath)
 }

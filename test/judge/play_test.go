@@ -243,8 +243,8 @@ func (p *play) lives() {
 }
 
 // closed demands the verdict, and that the agent closes the connection: its
-// application gets ECONNABORTED. Its judgement may have waited for something beside the
-// window, this long at most, where the record shows what for.
+// application gets ECONNABORTED. Its judgement may have waited for what the scenario is
+// about beside its window, this long at most, where the record shows that.
 func (p *play) closed(most time.Duration, words ...string) {
 	p.Helper()
 	p.out.dead = true

@@ -71,8 +71,11 @@ func TestBesides(t *testing.T) {
 		{"a turn", 6 * time.Second, 1500 * ms, 7 * time.Second, "deferred", api.VerdictEvent{}, []beside{{forTurn, 4500 * ms}}},
 		{"the peer's limit", 1900 * ms, 1880 * ms, owing, "closed",
 			api.VerdictEvent{Probes: probes(1400, judged.Attempt{AtMS: 890, Kind: "own_window_probe"})}, []beside{{forLimit, 300 * ms}}},
-		{"the peer's limit, where the scenario has none", 1900 * ms, 1500 * ms, 0, "closed",
-			api.VerdictEvent{Probes: probes(1400, judged.Attempt{AtMS: 890, Kind: "own_window_probe"})}, nil},
+		{"the peer's limit, for too long", 4 * time.Second, 3900 * ms, 0, "closed",
+			api.VerdictEvent{
+				Probes: probes(3000, judged.Attempt{AtMS: 2500, Kind: "own_window_probe"}),
+				Basis:  &verdict.Basis{Before: verdict.Sight{ProbesOut: 1}, After: &verdict.Sight{}},
+			}, []beside{{forLimit, owing}}},
 		{"the last attempt is late, and the peer owed an answer", 1900 * ms, 1880 * ms, owing, "closed",
 			api.VerdictEvent{Probes: probes(1400, judged.Attempt{AtMS: 400, Kind: "own_window_probe"})}, nil},
 		{"the last attempt is late, longer than the peer's limit", 1900 * ms, 1880 * ms, owing, "closed",
