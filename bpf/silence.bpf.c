@@ -138,8 +138,8 @@ static __always_inline bool is_beyond(const struct tcp_sock *tp, const struct sh
 	const struct sock *sk = &tp->inet_conn.icsk_inet.sk;
 
 	return sock_flag(sk, bpf_core_enum_value(enum sock_flags, SOCK_DEAD)) ||
-	       sk->sk_backlog.len || is_mptcp(tp) || has_keys(tp) ||
-	       BPF_CORE_READ_BITFIELD(tp, repair) || rec->leave_ns > bpf_ktime_get_ns();
+	       sk->sk_backlog.len || has_keys(tp) || BPF_CORE_READ_BITFIELD(tp, repair) ||
+	       rec->leave_ns > bpf_ktime_get_ns();
 }
 
 /* Writes a suspect, and remembers that in the record. */
