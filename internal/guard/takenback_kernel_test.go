@@ -105,12 +105,19 @@ func TestTakenBack(t *testing.T) {
 	kept, keptPeer := takenBack(t, b)
 	lost, lostPeer := takenBack(t, b)
 	shut(t, g, 2)
-	began := time.Now()
+	began, before, resent := time.Now(), labtest.TCPInfo(t, kept), false
 	labtest.Eventually(t, 3*userTimeout+late, func() bool {
+		if now := labtest.TCPInfo(t, kept); now.State == unix.BPF_TCP_ESTABLISHED {
+			resent = resent || now.Last_data_sent < before.Last_data_sent && now.Retransmits == before.Retransmits
+			before = now
+		}
 		return time.Since(began) > userTimeout*5/2 || !lives(t, kept) || !lives(t, lost)
 	}, "time to pass")
 	if !lives(t, kept) || !lives(t, lost) {
 		t.Fatalf("after %s: alive %t and %t", time.Since(began), lives(t, kept), lives(t, lost))
+	}
+	if !resent {
+		t.Errorf("no retransmission that is not counted was seen, at last %+v", before)
 	}
 	labtest.Setsockopt(t, keptPeer, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<10)
 	go io.Copy(io.Discard, keptPeer)
