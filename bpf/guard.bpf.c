@@ -4,7 +4,8 @@
  * every probe, and still TCP_USER_TIMEOUT ends its connection (kernel-facts L1). A
  * pass lengthens the user timeout of such connections, finitely, as long as probes
  * are answered, and gives it back when they are not, or the window opens. One pass
- * looks for namespaces with any (sh_survey, which takes no lock), the other sees to
+ * looks for namespaces with any (sh_survey, which takes no lock), or with room that a
+ * judgement left to keepalives and nobody needs any more (room.h); the other sees to
  * them (sh_guard). Linux 5.15 and later (bpf_setsockopt in TCP iterators).
  */
 #include "guard.h"
@@ -363,6 +364,7 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	struct sh_record *rec = ctx->value;
 	struct sock *sk = ctx->sk;
 	struct tcp_sock *tp;
+	bool room;
 	__u32 netns, *have, one = 1, ms;
 
 	if (!sk || !rec)
@@ -375,8 +377,9 @@ SEC("iter/bpf_sk_storage_map") int sh_survey(struct bpf_iter__bpf_sk_storage_map
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	if (!has_spare_room(tp, rec) && !(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) &&
-	    !rec->pace && !is_guards(rec, tp->inet_conn.icsk_user_timeout))
+	room = has_spare_room(tp, rec) && carries_connection(sk->__sk_common.skc_state);
+	if (!room && !(ms && is_shut(tp)) && !(rec->flags & SH_GUARDED) && !rec->pace &&
+	    !is_guards(rec, tp->inet_conn.icsk_user_timeout))
 		return 0;
 	netns = sk->__sk_common.skc_net.net->ns.inum;
 	have = bpf_map_lookup_elem(&sh_shut, &netns);

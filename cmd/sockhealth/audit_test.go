@@ -69,8 +69,8 @@ func (w *scripted) Destroy(*netns.NS, conn.ID) error                            
 func (w *scripted) Send(*netns.NS, *conn.Snapshot) (prober.Sent, error) {
 	return prober.Sent{Certain: true}, nil
 }
-func (w *scripted) Directions(*netns.NS, *conn.ID) (policy.Directions, error) {
-	return policy.Both, nil
+func (w *scripted) Directions(*netns.NS) (func(*conn.ID) policy.Directions, error) {
+	return func(*conn.ID) policy.Directions { return policy.Both }, nil
 }
 
 func (w *scripted) LocalLeg(*netns.NS, *conn.Snapshot) (bool, error) { return false, nil }

@@ -192,8 +192,8 @@ func (a *runAgent) testMetrics(t *testing.T) {
 	wantMetric(t, got, `sockhealth_verdict_duration_seconds_count 2`)
 }
 
-// testStop: SIGTERM leaves nothing but the empty run directory and its lock
-// file, and the next connection is nobody's.
+// testStop: SIGTERM leaves nothing but the run directory with its lock file and the empty
+// report directory, and the next connection is nobody's.
 func (a *runAgent) testStop(t *testing.T, bystander *net.TCPConn) {
 	if code := a.terminate(t); code != exitOK {
 		t.Errorf("exit code %d", code)

@@ -61,8 +61,9 @@ type Sockets interface {
 	Calm(ns *netns.NS, cookies []uint64) ([]uint64, error)
 	// Destroy closes exactly that socket.
 	Destroy(ns *netns.NS, id conn.ID) error
-	// Directions returns who may have opened a connection, by the listeners there are.
-	Directions(ns *netns.NS, id *conn.ID) (policy.Directions, error)
+	// Directions returns what tells who may have opened a connection, by the listeners
+	// that there are now.
+	Directions(ns *netns.NS) (func(*conn.ID) policy.Directions, error)
 	// LocalLeg reports whether a proxy of the namespace answers for the peer.
 	LocalLeg(ns *netns.NS, s *conn.Snapshot) (bool, error)
 }
@@ -144,6 +145,7 @@ type Agent struct {
 	ends       map[key][]*judgement  // who wants to know how a socket ends
 	owners     map[owner]int         // judgements by whose sockets they are about
 	walks      map[uint32]int        // that look for sockets, by namespace
+	asking     map[uint32]*listening // for listeners, by namespace
 }
 
 // owner is whose sockets they are: a user in a namespace.
@@ -169,6 +171,7 @@ func New(c Config) *Agent {
 		ends:       make(map[key][]*judgement),
 		owners:     make(map[owner]int),
 		walks:      make(map[uint32]int),
+		asking:     make(map[uint32]*listening),
 		turns:      make(chan struct{}, maxCalls),
 		sends:      make(chan struct{}, maxTracks),
 		legs:       make(chan struct{}, maxTracks),

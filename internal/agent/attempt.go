@@ -21,8 +21,9 @@ type Attempt struct {
 // AttemptKind is how the question was asked.
 type AttemptKind string
 
-// Kinds. The last three are the kernel's by itself; it counts them, and the agent
-// sees the counter between the first look and the last one.
+// Kinds. The last three are the kernel's by itself: it counts them, and the agent sees
+// the counter between the first look and the last one. (Retransmissions into a window that
+// was taken back are not counted, and seen by their time.)
 const (
 	probeKeepalive    AttemptKind = "keepalive" // the kernel's own, provoked
 	probeSegment      AttemptKind = "segment"   // a raw segment of ours

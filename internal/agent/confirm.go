@@ -47,7 +47,7 @@ func (p *probing) confirm(ctx context.Context) (found, settled bool) {
 // comes waits for the one question of the kernel's own that is needed, as long as it is due.
 func (p *probing) comes(ctx context.Context, need int) (found, settled bool) {
 	over := p.agent.Now() + confirmLimit
-	for found = true; need == 1 && !settled && len(p.own) == 0; {
+	for found = true; need == 1 && !settled && !p.absence.found && len(p.own) == 0; {
 		due, set := p.due()
 		if set == 0 || p.agent.Now()+due > over {
 			break

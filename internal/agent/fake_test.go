@@ -311,14 +311,14 @@ func (w *world) destroyed() int {
 	return w.destroys
 }
 
-func (w *world) Directions(*netns.NS, *conn.ID) (policy.Directions, error) {
+func (w *world) Directions(*netns.NS) (func(*conn.ID) policy.Directions, error) {
 	w.mu.Lock()
 	w.listed++
 	w.mu.Unlock()
 	if w.listing != nil {
 		<-w.listing
 	}
-	return w.directions, w.directionsErr
+	return func(*conn.ID) policy.Directions { return w.directions }, w.directionsErr
 }
 
 func (w *world) InForce() *loader.InForce {

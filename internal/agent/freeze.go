@@ -18,7 +18,8 @@ import (
 const (
 	// recently is how long before a judgement a peer must have been heard to count.
 	recently = time.Minute
-	// askLimit is how long answers are waited for; a window is shorter as a rule.
+	// askLimit is how long answers are waited for; a window is shorter as a rule. Who
+	// waits longer, for a question of the kernel's own (confirmLimit), counts as silent.
 	askLimit = 10 * time.Second
 	// thawPause is the time between two surveys while closing is frozen, at least.
 	thawPause = time.Second

@@ -53,7 +53,7 @@ type call struct {
 // Gone, and a socket that is not the caller's to hear of counts as none. A
 // report that names a peer alone gets a result for each of the caller's sockets
 // to it, none where there is none. It blocks up to the probe window with what the last
-// attempt may wait for before (owedLimit; before Linux 5.15 up to some 12 s more, see
+// attempt may wait for before (owedLimit), and after it up to some 13 s more for a question of the kernel's own (see
 // probing.confirm), which may begin anew twice (maxWindows); where something answered,
 // until it is known who (Sockets.LocalLeg: 5 s while conntrack is held up, and for a
 // place), and the time of an application probe; and before a close that of a survey with

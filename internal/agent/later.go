@@ -32,7 +32,7 @@ func (a *Agent) later(w *weighing) {
 		return
 	}
 	in := w.in
-	in.Probe.LegUnknown = false // it may be known by then
+	in.Probe.LegUnknown, in.Probe.Astray = false, false // it may be known by then
 	switch verdict.Decide(in).Word {
 	case verdict.AliveSlow, verdict.AliveHung:
 	default:
@@ -45,6 +45,18 @@ func (a *Agent) later(w *weighing) {
 // answers. No bound of the kernel's ends it: somebody has to ask again.
 func left(word verdict.Word, action Action) bool {
 	return (action == ActionFrozen || action == ActionFailed) && (word == verdict.AliveSlow || word == verdict.AliveHung)
+}
+
+// open reports whether something answered and it is not known whether that was the peer, by
+// the connection's own way: it may be another time.
+func open(r *Result) bool {
+	switch r.Reason {
+	case verdict.ReasonLegUnknown:
+		return true
+	case verdict.ReasonMultipath, verdict.ReasonUnconfirmed:
+		return r.Evidence.ProbeAnswered
+	}
+	return false
 }
 
 // askAt asks about the call again at a moment.
@@ -126,7 +138,7 @@ func (a *Agent) atLimit(ns *netns.NS, id conn.ID, c *call, at time.Duration) boo
 			}
 			return false
 		}
-		if !left(r.Verdict, r.Action) && r.Reason != verdict.ReasonLegUnknown {
+		if !left(r.Verdict, r.Action) && !open(&r) {
 			return r.Action != ActionClosed
 		}
 		at = a.Now() + onceMore

@@ -96,6 +96,24 @@ func TestUncertainWay(t *testing.T) {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
+	bubble(t, "in flight, an answer by whichever way, until one is the connection's own", func(t *testing.T, w *world, a *Agent) {
+		w.astray = &prober.Sent{Multipath: true}
+		w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
+		id := w.add(1, 10*time.Second, func(n int) bool { return n%5 == 0 })
+		f := w.sockets[1]
+		f.snap.WriteSeq, f.wrote = 7, w.now()
+		if r := judgeOne(t, a, w.report(id, 0)); r.Reason != verdict.ReasonMultipath {
+			t.Errorf("result %+v", r)
+		}
+		time.Sleep(15 * time.Second) // the limit, and the window that begins then
+		w.mu.Lock()
+		w.astray = nil
+		w.mu.Unlock()
+		time.Sleep(2 * onceMore)
+		if w.destroyed() != 1 {
+			t.Errorf("%d destroyed", w.destroyed())
+		}
+	})
 	bubble(t, "idle, an answer by whichever way, and none to the kernel's keepalives", func(t *testing.T, w *world, a *Agent) {
 		w.astray = &prober.Sent{Multipath: true}
 		id := w.add(1, 10*time.Second, func(n int) bool { return n == 6 }) // the last attempt is both

@@ -8,6 +8,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/verdict"
+	"github.com/sockhealth/sockhealth/internal/wait"
 )
 
 // PolicyOf returns the entry of the policy that is in force on a socket, or
@@ -51,16 +52,45 @@ func (a *Agent) directions(p *policy.Policy, ns *netns.NS, s *conn.Snapshot) pol
 	if out == in {
 		return policy.Both
 	}
-	free, ok := a.place(ns.Inode())
-	if !ok {
+	who, err := a.listening(ns)
+	if err != nil {
 		return policy.Both
 	}
-	id, told := s.ID, policy.Both // nobody's but fn's until it has ended
-	if a.bounded(ns, free, func(ns *netns.NS) (err error) {
-		told, err = a.Sockets.Directions(ns, &id)
-		return err
-	}) != nil {
+	if _, ok := wait.Within(who.known, walkLimit); !ok || who.err != nil {
 		return policy.Both
 	}
-	return told
+	return who.opened(&s.ID)
+}
+
+// listening is one question for the listeners of a namespace, shared by all who ask
+// meanwhile. opened and err are settled when known closes.
+type listening struct {
+	known  chan struct{}
+	opened func(*conn.ID) policy.Directions
+	err    error
+}
+
+// listening returns the question that is under way about a namespace, or asks.
+func (a *Agent) listening(ns *netns.NS) (*listening, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := ns.Inode()
+	if q := a.asking[k]; q != nil {
+		return q, nil
+	}
+	own, err := a.handles.hold(ns) // the question may outlive whoever asked
+	if err != nil {
+		return nil, err
+	}
+	q := &listening{known: make(chan struct{})}
+	a.asking[k] = q
+	go func() {
+		defer a.handles.drop(own)
+		q.opened, q.err = a.Sockets.Directions(own)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.asking, k)
+		close(q.known)
+	}()
+	return q, nil
 }

@@ -146,8 +146,8 @@ func (p *probing) lookAround() {
 // before it would go unnoticed, since stamps are in ticks.
 const settle = 40 * time.Millisecond
 
-// result sums up. Of keepalives and retransmissions the kernel's own count is
-// believed, whether we provoked them or not; an answer sets it back to 0.
+// result sums up. Keepalives and retransmissions were seen as the kernel counts them,
+// whether we provoked them or not; an answer sets its count back to 0.
 func (p *probing) result(found bool) (verdict.Look, verdict.Probe) {
 	p.probe.Sent = len(p.kinds)
 	if !p.answered() {

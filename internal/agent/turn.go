@@ -71,7 +71,10 @@ func (a *Agent) anew(d *deferral) (Action, error) {
 	s, err := a.again(c.ns, d.j.before.ID)
 	if errors.Is(err, sockets.ErrGone) {
 		w := &weighing{call: &c, began: a.Now(), j: d.j}
-		w.in = verdict.Input{Sent: max(c.sent, d.j.before.Record.Opened), Before: verdict.Look{Found: true, Snapshot: d.j.before}, Probe: d.j.probe}
+		w.in = verdict.Input{
+			Sent:   max(c.sent, d.j.before.Record.Opened),
+			Before: verdict.Look{Found: true, Snapshot: d.j.before}, Probe: d.j.probe,
+		}
 		w.report = w.in.Before
 		w.under(a, &d.j.before)
 		return a.conclude(w, a.gone(w)).Action, nil

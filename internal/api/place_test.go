@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,6 +85,8 @@ func TestStillThere(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer cmd.Process.Kill()
+	l.SetDeadline(time.Now().Add(time.Minute))
 	theirs, err := l.AcceptUnix()
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +172,35 @@ func TestReportDirOutlivesTheAgent(t *testing.T) {
 			t.Errorf("left behind: %v, want the lock file and the report directory", left)
 		}
 	}
+}
+
+// What a container that may write to the report directory has left there does not keep the
+// next agent from its socket.
+func TestReportDirTakenBack(t *testing.T) {
+	labtest.Root(t)
+	path := tempDir(t)
+	dir, err := OpenRunDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	inner := filepath.Join(path, ReportDir)
+	if err := os.MkdirAll(filepath.Join(inner, ReportSocket, "nested"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(inner, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(inner, ReportSocket+".new"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := dir.ListenReports()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	wantMode(t, inner, fs.ModeDir|0o755)
+	wantMode(t, filepath.Join(inner, ReportSocket), fs.ModeSocket|0o666)
 }
 
 // What stands in the way of the link is left, unless it is an older agent's socket.

@@ -115,7 +115,8 @@ func (d *RunDir) Path() string { return d.path }
 // never half. Closing the listener leaves the file to Close.
 func (d *RunDir) Listen(name string, mode fs.FileMode) (*net.UnixListener, error) {
 	path := filepath.Join(d.path, name)
-	l, err := listen(path, mode)
+	// The draft stands where nobody else may write.
+	l, err := listen(path, filepath.Join(d.path, filepath.Base(name)+".new"), mode)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w", path, err)
 	}
@@ -131,7 +132,7 @@ func (d *RunDir) ListenAdmin() (*net.UnixListener, error) { return d.Listen(Admi
 func (d *RunDir) ListenReports() (*net.UnixListener, error) {
 	link, inner := filepath.Join(d.path, ReportSocket), filepath.Join(ReportDir, ReportSocket)
 	dir := filepath.Join(d.path, ReportDir)
-	if err := makeDir(dir); err != nil {
+	if err := takeBack(dir); err != nil {
 		return nil, fmt.Errorf("open report directory %q: %w", dir, err)
 	}
 	l, err := d.Listen(inner, 0o666)
@@ -144,6 +145,22 @@ func (d *RunDir) ListenReports() (*net.UnixListener, error) {
 	}
 	d.sockets = append(d.sockets, link)
 	return l, nil
+}
+
+// takeBack makes the report directory, or makes it as it should be: root of a container that
+// can write to it may have put something else in the place of the socket, or given it another
+// mode.
+func takeBack(dir string) error {
+	_ = os.Chmod(dir, 0o755) // where that does not help makeDir says why
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, ReportSocket)
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && st.Mode().Type() == fs.ModeSocket {
+		return nil
+	}
+	return errors.Join(err, os.RemoveAll(path))
 }
 
 // relink makes the link, in the place of one that a dead agent left, or of a socket, which
@@ -169,9 +186,8 @@ func relink(to, path string) error {
 	return nil
 }
 
-func listen(path string, mode fs.FileMode) (_ *net.UnixListener, err error) {
-	draft := path + ".new"
-	if len(draft) > maxSocketPath {
+func listen(path, draft string, mode fs.FileMode) (_ *net.UnixListener, err error) {
+	if len(path) > maxSocketPath || len(draft) > maxSocketPath {
 		return nil, fmt.Errorf("path of %d bytes, a Unix socket's may have %d [choose a shorter --run-dir]",
 			len(path), maxSocketPath-len(".new"))
 	}

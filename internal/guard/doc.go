@@ -8,8 +8,8 @@
 // What is done to one connection, and when, the program decides that walks over a
 // namespace (loader.Programs.Guard). This package sees to it that a walk comes every
 // third of the shortest user timeout in force, wherever a survey of the records found
-// a window shut, and counts what is guarded. Where no window is shut the survey is all
-// there is.
+// a window shut, or room left of a judgement's keepalives (kernel-facts T18), and counts
+// what is guarded. Where there is neither the survey is all there is.
 //
 // It judges nothing, and closes nothing. When it stops, guarded connections keep the
 // user timeout that they have, which is finite; the next start goes on with them.

@@ -205,7 +205,7 @@ func (g *Guard) outOfReach(missing map[uint32]uint32) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d network namespaces with peers that do not read are out of reach", n)
+	return fmt.Errorf("%d network namespaces with something to guard are out of reach", n)
 }
 
 // errHeldUp says that a pass has not come to its end in heldUp.

@@ -53,10 +53,11 @@ func (p *Programs) Scan(fn func(conn.Snapshot) error) error {
 // A socket that a user timeout would end at the next one is left alone (kernel-facts T18).
 //
 // The result holds the cookies that were found and set, those of passes beside this one
-// among them; the others are gone, left alone, or carry no record. A refusal by the kernel is an error after all were tried.
-// It wraps ErrUnsupported before Linux 5.15. One pass walks every socket of the
-// namespace, however few are named, and waits where an application holds the
-// lock of one. Passes may run side by side, but not about the same sockets.
+// among them; the others are gone, left alone, or carry no record. A refusal by the
+// kernel is an error after all were tried. It wraps ErrUnsupported before Linux 5.15.
+// One pass walks every socket of the namespace, however few are named, and waits where
+// an application holds the lock of one. Passes may run side by side, but not about the
+// same sockets.
 func (p *Programs) Provoke(cookies []uint64) ([]uint64, error) {
 	return p.keepidle(cookies, time.Second)
 }

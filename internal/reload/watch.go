@@ -89,7 +89,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			if w.concerns(e) {
+			if w.concerns(e, now) {
 				settling()
 			}
 		case err, ok := <-w.w.Errors:
@@ -115,10 +115,10 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 // concerns reports whether an event in the directory may have changed the file:
-// it names the file, or the file's path leads elsewhere now.
-func (w *Watch) concerns(e fsnotify.Event) bool {
+// it names the file, or what the path leads to has changed since the last look.
+func (w *Watch) concerns(e fsnotify.Event, last look) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
 	}
-	return filepath.Clean(e.Name) == filepath.Clean(w.r.path) || lookAt(w.r.path) != w.read
+	return filepath.Clean(e.Name) == filepath.Clean(w.r.path) || lookAt(w.r.path) != last
 }

@@ -105,14 +105,16 @@ func (p *Paths) ByInode(inode uint32) (*netns.NS, bool) {
 // Covers reports whether a path leads to the namespace with this number. Where none did
 // it looks at the paths.
 func (p *Paths) Covers(inode uint32) bool {
-	for range 2 {
+	for looked := false; ; looked = true {
 		if ns, ok := p.ByInode(inode); ok {
 			_ = ns.Close()
 			return true
 		}
+		if looked {
+			return false
+		}
 		p.Look()
 	}
-	return false
 }
 
 // Err says which paths lead nowhere by the last look, nil where all lead somewhere.
@@ -142,6 +144,9 @@ func (p *Paths) Look() {
 	list := slices.Clone(p.list)
 	p.mu.Unlock()
 	for _, one := range list {
+		if one.fixed {
+			continue
+		}
 		old, now, changed := p.look(one)
 		if changed && p.tell != nil {
 			p.tell(old, now)
@@ -167,9 +172,6 @@ func (p *Paths) look(one *path) (old, now uint32, changed bool) {
 		one.err = fmt.Errorf("%w; what it led to last, netns %d, is kept", err, old)
 	case ns.Inode() == old: // it came back meanwhile
 		one.err = ns.Close()
-	case one.fixed:
-		one.err = fmt.Errorf("%s leads to netns %d by now; what it led to first, netns %d, is kept", one.name, ns.Inode(), old)
-		_ = ns.Close()
 	default:
 		_ = one.ns.Close()
 		one.ns, one.err = ns, nil
