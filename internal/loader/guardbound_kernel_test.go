@@ -74,7 +74,7 @@ func TestGuardRunsOut(t *testing.T) {
 func TestGuardPaces(t *testing.T) {
 	g := newGuarding(t)
 	loadertest.Need(t, g.Programs, kernel.RTOCap)
-	for _, test := range []struct {
+	cases := []struct {
 		userTimeout, window time.Duration
 		retries2            int
 		want                time.Duration
@@ -85,7 +85,11 @@ func TestGuardPaces(t *testing.T) {
 		{9 * time.Second, 3 * time.Second, 8, 2800 * time.Millisecond},
 		{9 * time.Second, 3 * time.Second, 3, 3 * time.Second},
 		{9 * time.Second, 600 * time.Millisecond, 200, time.Second},
-	} {
+	}
+	if testing.Short() {
+		cases = cases[:3]
+	}
+	for _, test := range cases {
 		g.retries2(t, test.retries2)
 		g.setPolicy(t, fmt.Sprintf(`version: 1
 defaults: {user_timeout: %s, keepalive: {idle: 2s, interval: 1s, count: 5}, probe: {window: %s, attempts: 1}}
