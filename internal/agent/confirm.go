@@ -33,21 +33,25 @@ func (p *probing) confirm(ctx context.Context) (found, settled bool) {
 	if need <= 0 || p.probe.Blocked || p.probe.NoRoute {
 		return true, false
 	}
-	if len(p.own) < need {
-		if found, settled := p.comes(ctx, need); settled || p.absence.found || len(p.own) < need {
+	if had := len(p.own); had < need {
+		if found, settled := p.comes(ctx, need); settled || p.absence.found || len(p.own) == had {
 			return found, settled
 		}
-		p.j.asked = p.own[need-1] + p.last.SRTT // which alone condemns
-		p.lookAround()
+		if len(p.own) >= need {
+			p.j.asked = p.own[need-1] + p.last.SRTT // which alone condemns
+			p.lookAround()
+		}
 	}
 	// It had left when it was seen.
-	return p.wait(ctx, p.own[need-1]+policy.AnswerIn(p.last.SRTT)-settle-p.agent.Now())
+	last := p.own[min(need, len(p.own))-1]
+	return p.wait(ctx, last+policy.AnswerIn(p.last.SRTT)-settle-p.agent.Now())
 }
 
-// comes waits for the one question of the kernel's own that is needed, as long as it is due.
+// comes waits for the one question of the kernel's own that is needed, as long as it is
+// due; with nothing in flight also for one of several, whose answer would be a sign of life.
 func (p *probing) comes(ctx context.Context, need int) (found, settled bool) {
 	over := p.agent.Now() + confirmLimit
-	for found = true; need == 1 && !settled && !p.absence.found && len(p.own) == 0; {
+	for found = true; (need == 1 || !p.last.InFlight()) && !settled && !p.absence.found && len(p.own) == 0; {
 		due, set := p.due()
 		if set == 0 || p.agent.Now()+due > over {
 			break

@@ -3,6 +3,7 @@
 package sockets_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
 	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
+	"github.com/sockhealth/sockhealth/internal/sockdiag"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 )
 
@@ -19,6 +21,12 @@ import (
 func TestDirections(t *testing.T) {
 	b := loadertest.New(t, loadertest.Fast)
 	s := sockets.New(b.Programs)
+	if labtest.Without("inet_diag") {
+		if _, err := s.Directions(b.Server); !errors.Is(err, sockdiag.ErrUnsupported) {
+			t.Errorf("without inet_diag: %v", err)
+		}
+		return
+	}
 	at := netip.AddrPortFrom(b.ServerAddr4, 7100)
 	l := labtest.Listen(t, b.Server, at)
 	client := labtest.Dial(t, b.Client, netip.AddrPort{}, at)
