@@ -61,6 +61,25 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// TestConfirmLife: where segments of ours do not count, one keepalive condemns nothing, and
+// is waited for all the same: its answer is a sign of life.
+func TestConfirmLife(t *testing.T) {
+	const idle, due = 5 * time.Second, 4 * time.Second
+	for answer, want := range map[time.Duration]verdict.Word{0: verdict.Unknown, 200 * time.Millisecond: verdict.AliveSlow} {
+		bubble(t, fmt.Sprintf("answered after %v", answer), func(t *testing.T, w *world, a *Agent) {
+			w.astray = &prober.Sent{Multipath: true}
+			id := w.add(1, idle-due, nil)
+			w.sockets[1].snap.Options.Idle = idle
+			w.ownKeepalive(1, due, answer)
+			r := judgeOne(t, a, w.report(id, 0))
+			synctest.Wait()
+			if r.Verdict != want || w.destroyed() != 0 || r.Duration < due {
+				t.Errorf("result %+v, %d destroyed; want %s", r, w.destroyed(), want)
+			}
+		})
+	}
+}
+
 // TestConfirmGivesUp: a keepalive that is far off, late beyond reason or of no
 // use any more is not waited for.
 func TestConfirmGivesUp(t *testing.T) {
