@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"math"
 	"time"
 
 	"github.com/sockhealth/sockhealth/internal/conn"
@@ -37,7 +38,8 @@ func (p *play) strikes() *lab.Fault {
 // connection whose path was well again before the last attempt was due must live; one
 // whose path was silent until the verdict must be closed. In between, while the last
 // attempt is on its way or waited for, it may be either; what is done must fit the
-// verdict.
+// verdict. A report may join a judgement that was under way (a survey had asked): its last
+// attempt is earlier, as its record shows.
 func (p *play) outage(from, to float64) {
 	fault := p.strikes()
 	probe := p.probes[p.entry]
@@ -49,8 +51,9 @@ func (p *play) outage(from, to float64) {
 	p.heal(fault)
 	healed := conn.Now()
 	p.told()
+	last = min(p.asked+last, p.lastAsked())
 	switch {
-	case healed <= p.asked+last:
+	case healed <= last:
 		p.out.lives = true
 		p.kept(aliveSlow)
 	case begins >= p.out.answered:
@@ -60,6 +63,24 @@ func (p *play) outage(from, to float64) {
 	default:
 		p.kept(aliveSlow)
 	}
+}
+
+// lastAsked is when the last attempt of the judgement that condemned was made, as its
+// record has it, where it began before the report; else: never.
+func (p *play) lastAsked() time.Duration {
+	p.Helper()
+	last := time.Duration(math.MaxInt64)
+	for _, e := range p.records() {
+		if verdictOf(e.Verdict, e.Reason) != deadPath || p.out.given != deadPath || len(e.Probes) == 0 || e.Probes[0].AtMS >= 0 {
+			continue
+		}
+		for _, a := range e.Probes {
+			if a.Kind == "segment" || a.Kind == "keepalive" {
+				last = p.asked + time.Duration(a.AtMS)*time.Millisecond
+			}
+		}
+	}
+	return last
 }
 
 // outageOver: by the time of the report the path is well, and the kernel's next
