@@ -68,6 +68,34 @@ func TestGuardRunsOut(t *testing.T) {
 	}, "the peer is known to be silent")
 }
 
+// TestGuardRunsOutLate: a pass that comes late leaves the next one time to see an answer.
+func TestGuardRunsOutLate(t *testing.T) {
+	g := newGuarding(t)
+	g.setPolicy(t, `version: 1
+defaults: {user_timeout: 4s, keepalive: {idle: 1s, interval: 1s, count: 3}}
+peers: [{name: server, cidrs: [10.91.2.0/24]}]
+`)
+	ceiling := time.Minute
+	if loadertest.Has(t, g.Programs, kernel.RTOCap) {
+		ceiling = 10 * time.Minute
+	}
+	c, peer := labtest.Pair(t, g.Lab, 0)
+	g.shut(t, c)
+	kept := time.Now() // before the last pass that raises it
+	elapsed := g.guard(t)[0].UserTimeout - ceiling
+	labtest.Fault(t)(g.DropPort(labtest.Addr(peer.LocalAddr()).Port()))
+	labtest.Eventually(t, late, func() bool { return g.look(t, g.Client, c).PacketAge > 4*time.Second+passes }, "its bound has passed")
+	at := time.Now()
+	told := g.guard(t)
+	if len(told) != 1 || told[0].Step != loader.GuardSilent {
+		t.Fatalf("a pass tells %+v", told)
+	}
+	// The kernel's ticks, and what went by since kept was taken.
+	if left := told[0].UserTimeout - elapsed - at.Sub(kept); left < passes*3/2-100*time.Millisecond {
+		t.Errorf("it ends %s after the pass, want %s", left, passes*3/2)
+	}
+}
+
 // TestGuardPaces: the kernel probes a shut window twice in a probe window, but not so
 // often that tcp_retries2 of them without an answer end the connection before its user
 // timeout does, nor less often than that allows.
