@@ -67,6 +67,9 @@ func TestGuardPace(t *testing.T) {
 	}
 	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, tcpRTOMaxMS, 1300)
 	g.guard(t)
+	if got := labtest.RTOMax(t, c); got != 1300*time.Millisecond {
+		t.Errorf("TCP_RTO_MAX_MS %s after a pass, want the application's, which is lower", got)
+	}
 	drain(t, peer)
 	labtest.Eventually(t, late, func() bool { g.guard(t); return !g.look(t, g.Client, c).Record.Guarded }, "it is no longer guarded")
 	if got := labtest.RTOMax(t, c); got != 1300*time.Millisecond {
