@@ -77,6 +77,27 @@ func TestGuardPace(t *testing.T) {
 	}
 }
 
+// TestGuardUnseen: a user timeout that somebody set unseen while the window is shut is left
+// until adoption has found out whose wish it is; then it is guarded, too.
+func TestGuardUnseen(t *testing.T) {
+	g := &guarding{newAdoption(t, guardPolicy)} // no program sees it
+	c, _ := labtest.Pair(t, g.Lab, 0)
+	g.settle(t, g.Client)
+	fill(t, c)
+	labtest.Eventually(t, late, func() bool { return labtest.TCPInfo(t, c).Probes > 0 || labtest.TCPInfo(t, c).Backoff > 0 }, "the window is shut")
+	labtest.Setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 6500)
+	if told := g.guard(t); len(told) != 0 {
+		t.Errorf("a pass tells %+v", told)
+	}
+	if got := labtest.Options(t, c).UserTimeout; got != 6500*time.Millisecond {
+		t.Errorf("user timeout %s after a pass", got)
+	}
+	if one := adopted(t, g.settle(t, g.Client), c); one.Outcome != loader.Drifted {
+		t.Errorf("adoption tells %+v", one)
+	}
+	g.shut(t, c)
+}
+
 // TestGuardPaceCapped: a pass leaves a lower limit than the policy's alone.
 func TestGuardPaceCapped(t *testing.T) {
 	g := newGuarding(t)
