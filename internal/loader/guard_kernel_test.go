@@ -28,9 +28,16 @@ type guarding struct{ *adoption }
 
 func newGuarding(t *testing.T) *guarding {
 	t.Helper()
-	b := loadertest.New(t, guardPolicy)
-	loadertest.Need(t, b.Programs, kernel.Guard)
-	return &guarding{&adoption{Lab: b.Lab, Programs: b.Programs}}
+	return &guarding{inForce(t, guardPolicy, kernel.Guard)}
+}
+
+// inForce is a bed whose connections the programs see open under a policy, on a kernel with
+// a feature.
+func inForce(t *testing.T, policyText string, need kernel.Feature) *adoption {
+	t.Helper()
+	b := loadertest.New(t, policyText)
+	loadertest.Need(t, b.Programs, need)
+	return &adoption{Lab: b.Lab, Programs: b.Programs}
 }
 
 // guard makes one pass over the client's namespace and returns what it told.

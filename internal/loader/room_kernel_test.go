@@ -31,9 +31,7 @@ type roomy struct{ *adoption }
 
 func newRoomy(t *testing.T) *roomy {
 	t.Helper()
-	b := loadertest.New(t, roomPolicy)
-	loadertest.Need(t, b.Programs, kernel.Provoke)
-	return &roomy{&adoption{Lab: b.Lab, Programs: b.Programs}}
+	return &roomy{inForce(t, roomPolicy, kernel.Provoke)}
 }
 
 // pair is a connection whose application has keepalives of its own.
