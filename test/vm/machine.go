@@ -187,6 +187,9 @@ func conclude(said, log string, timedOut bool, timeout time.Duration) (int, erro
 	trouble := troubleIn(log)
 	status, err := strconv.Atoi(strings.TrimSpace(said))
 	if err == nil && trouble == "" && status != guest.StatusFailed {
+		if why := initSaid.FindStringSubmatch(log); status == guest.StatusNoStart && why != nil {
+			return status, fmt.Errorf("the program could not be started: %s", why[1])
+		}
 		return status, nil
 	}
 	var what string
@@ -202,6 +205,9 @@ func conclude(said, log string, timedOut bool, timeout time.Duration) (int, erro
 	}
 	return status, fmt.Errorf("%s; kernel log:\n%s", what, tail(log, logTail))
 }
+
+// initSaid is what the first process says of a program that does not start.
+var initSaid = regexp.MustCompile(`init: ((?:fork/exec|exec|chdir) .*)`)
 
 // trouble is what a kernel says when it has a fault.
 var trouble = regexp.MustCompile(`Kernel panic|BUG: |Oops|general protection fault|KASAN|` +

@@ -35,6 +35,8 @@ func TestConclude(t *testing.T) {
 		{name: "ended without a word", status: guest.StatusFailed, err: "without a status"},
 		{name: "half a word", said: "x", status: guest.StatusFailed, err: "without a status"},
 		{name: "not run", said: "125\n", log: "init: no such file", status: guest.StatusFailed, err: "init: no such file"},
+		{name: "the program's own 127", said: "127\n", log: "[ 0.9] init: booted\n", status: guest.StatusNoStart},
+		{name: "not started", said: "127\n", log: "[ 0.9] init: booted\n[ 0.9] init: fork/exec /vm/x: no such file or directory\n", status: guest.StatusNoStart, err: "not be started: fork/exec /vm/x"},
 		{name: "well, but the kernel is not", said: "0\n", log: "[  9.1] BUG: kernel NULL pointer dereference\n", status: guest.StatusFailed, err: "NULL pointer"},
 		{name: "a warning", said: "0\n", log: "[  9.1] WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x1/0x2\n", status: guest.StatusFailed, err: "refcount.c"},
 		{name: "a warning of older kernels", said: "0\n", log: "[  9.1] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1\n", status: guest.StatusFailed, err: "dev.c"},

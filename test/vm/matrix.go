@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func newMatrix(cache *string) *cobra.Command {
 	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
 	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	f.IntVar(&m.atOnce, "at-once", 6, "machines at a time, of one processor each")
+	f.IntVar(&m.atOnce, "at-once", 9, "machines at a time at most, of one processor each; one more starts while processors are idle")
 	return cmd
 }
 
@@ -84,7 +85,9 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 		plans = append(plans, planned)
 	}
 	jobs := inOrder(plans)
-	m.runJobs(ctx, jobs)
+	if err := m.runJobs(ctx, jobs); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -110,27 +113,43 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 	return nil
 }
 
-// runJobs runs the jobs, some at once, until all are done or ctx is.
-func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
-	next := make(chan *job)
-	done := make(chan struct{})
-	for range m.atOnce {
-		go func() {
-			for j := range next {
-				j.run(ctx, m)
+// runJobs runs the jobs until all are done or ctx is.
+func (m *matrix) runJobs(ctx context.Context, jobs []*job) error {
+	use, err := newUse()
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{}, len(jobs))
+	running := 0
+	defer func() {
+		for range running {
+			<-ended
+		}
+	}()
+	for _, j := range jobs {
+		// One machine a processor is never too much.
+		for idle := 0.0; running >= m.atOnce || running >= runtime.NumCPU() && idle <= spare; {
+			select {
+			case <-ctx.Done():
+				return nil // what became of it, the context tells
+			case <-ended:
+				running--
+			case <-time.After(spell):
+				if idle, err = use.idle(); err != nil {
+					return err
+				}
 			}
-			done <- struct{}{}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		running++
+		go func() {
+			j.run(ctx, m)
+			ended <- struct{}{}
 		}()
 	}
-	for _, j := range jobs {
-		if ctx.Err() == nil {
-			next <- j
-		}
-	}
-	close(next)
-	for range m.atOnce {
-		<-done
-	}
+	return nil
 }
 
 // plan returns a kernel's jobs, the long ones first.
