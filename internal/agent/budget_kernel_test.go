@@ -62,7 +62,8 @@ func TestDeferredPaced(t *testing.T) {
 	labtest.Eventually(t, 20*time.Second+pool/perSecond*time.Second+2*late, func() bool {
 		before := time.Now()
 		n := b.destroyed(t)
-		if most := perSecond + 1 + int(perSecond*time.Since(began).Seconds()); n > most {
+		// A close may be made half a second after it was granted, by a busy machine.
+		if most := perSecond + 1 + perSecond/2 + int(perSecond*time.Since(began).Seconds()); n > most {
 			t.Fatalf("%d closed %v after the first, %d are allowed", n, time.Since(began), most)
 		}
 		if n <= 1 {
