@@ -28,8 +28,11 @@ func EntryKinds() []EntryKind { return []EntryKind{EntryVerdict, EntryEnd, Entry
 // Entry is one thing that happened.
 type Entry struct {
 	// Seq counts from 1 without gaps since the agent started.
-	Seq    uint64
-	Time   time.Time // wall clock, for people, and the monotonic one for ages
+	Seq uint64
+	// Time is when it happened, Noted when the agent heard of it: the wall clock,
+	// for people, and the monotonic one for ages.
+	Time, Noted time.Time
+
 	Kind   EntryKind
 	Policy string
 	ID     conn.ID

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sockhealth/sockhealth/internal/container"
+	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
 
@@ -144,4 +146,22 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// What happened before the agent ran has its own time.
+func TestEndTime(t *testing.T) {
+	bubble(t, "an end that is told late", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 10*time.Second, nil)
+		time.Sleep(time.Minute)
+		now := time.Now()
+		a.logEnd(&loader.Event{ID: id, Time: a.Now() - 26*time.Second}, "")
+		a.logEnd(&loader.Event{ID: id, Time: a.Now() + time.Second}, "") // clocks are read one after the other
+		e, _, _ := a.After(0)
+		if !e.Time.Equal(now.Add(-26*time.Second)) || !e.Noted.Equal(now) {
+			t.Errorf("happened %v, noted %v; now is %v", e.Time, e.Noted, now)
+		}
+		if e, _, _ = a.After(e.Seq); !e.Time.Equal(now) {
+			t.Errorf("happened at %v, now is %v", e.Time, now)
+		}
+	})
 }

@@ -23,9 +23,9 @@ func (a *Agent) record(w *weighing, r *Result) {
 		level = slog.LevelDebug // anybody can ask for any number of these
 	}
 	where := a.container(r.Cgroup)
-	kept := *r
+	kept, now := *r, time.Now()
 	seq := a.journal.add(Entry{
-		Time: time.Now(), Kind: EntryVerdict, Policy: r.Policy, ID: r.ID, Container: where,
+		Time: now, Noted: now, Kind: EntryVerdict, Policy: r.Policy, ID: r.ID, Container: where,
 		Result: &kept, Reporter: c.reporter, UID: c.caller.UID, PID: c.caller.PID,
 	})
 	if !a.Log.Enabled(a.ctx, level) {
@@ -106,7 +106,10 @@ func (a *Agent) logEnd(e *loader.Event, policy string) {
 		kind = EntryStall
 	}
 	where := a.container(e.Cgroup)
-	a.journal.add(Entry{Time: time.Now(), Kind: kind, Policy: policy, ID: e.ID, Container: where, Event: e})
+	// It may have waited in the buffer for an agent to start.
+	age := max(0, a.Now()-e.Time)
+	now := time.Now()
+	a.journal.add(Entry{Time: now.Add(-age), Noted: now, Kind: kind, Policy: policy, ID: e.ID, Container: where, Event: e})
 	level := slog.LevelInfo
 	if e.Stall || e.Cause == loader.CauseReset || e.Cause == loader.CauseDestroyed || e.Cause == loader.CauseConnect {
 		level = slog.LevelDebug // the peer's or our own doing, or no end at all; applications tell of their connects
@@ -137,5 +140,6 @@ func (a *Agent) logEnd(e *loader.Event, policy string) {
 		slog.Uint64("bytes_acked", e.BytesAcked),
 		slog.Int("retransmits", int(e.Retransmits)),
 		slog.Int("probes_out", int(e.ProbesOut)),
+		slog.Int64("age_ms", age.Milliseconds()),
 	)
 }

@@ -200,24 +200,29 @@ func TestEventsSince(t *testing.T) {
 	now := time.Now()
 	at := func(ago time.Duration) agent.Entry {
 		e := entry("a", 1, "10.91.2.1:80")
-		e.Time = now.Add(-ago)
+		e.Time, e.Noted = now.Add(-ago), now.Add(-ago)
 		return e
 	}
+	late := at(4 * time.Hour) // it ended while no agent ran
+	late.Noted = now
 	events := &journal{seq: 10} // ten are not kept any more
 	events.add(at(3*time.Hour), at(2*time.Hour))
 	events.seq += 5
 	events.add(at(time.Hour), at(time.Minute), at(0))
+	events.seq += 2
+	events.add(late, at(0))
 	c := Dial(filepath.Dir(serve(t, NewAdmin(&fixed{}, events, unreached(t), quiet()), AdminSocket, 0o600)))
 	for since, want := range map[string]string{
-		"0":   "11+0 12+0 18+5 19+0 20+0", // who asks for all that is kept misses what is between
-		"11":  "12+0 18+5 19+0 20+0",
-		"4":   "11+6 12+0 18+5 19+0 20+0",
-		"20":  "",
-		"24h": "11+10 12+0 18+5 19+0 20+0",
-		"90m": "18+5 19+0 20+0",
-		"30m": "19+0 20+0",
-		now.Add(-time.Hour).Format(time.RFC3339Nano):   "18+5 19+0 20+0",
-		now.Add(-time.Minute).Format(time.RFC3339Nano): "19+0 20+0",
+		"0":   "11+0 12+0 18+5 19+0 20+0 23+2 24+0", // who asks for all that is kept misses what is between
+		"11":  "12+0 18+5 19+0 20+0 23+2 24+0",
+		"4":   "11+6 12+0 18+5 19+0 20+0 23+2 24+0",
+		"20":  "23+2 24+0",
+		"24":  "",
+		"24h": "11+10 12+0 18+5 19+0 20+0 23+2 24+0",
+		"90m": "18+5 19+0 20+0 24+2",
+		"30m": "19+0 20+0 24+2",
+		now.Add(-time.Hour).Format(time.RFC3339Nano):   "18+5 19+0 20+0 24+2",
+		now.Add(-time.Minute).Format(time.RFC3339Nano): "19+0 20+0 24+2",
 		now.Add(time.Minute).Format(time.RFC3339):      "",
 	} {
 		var q EventQuery

@@ -112,13 +112,13 @@ func (l *eventLines) write(e *agent.Entry) error {
 	missing := e.Seq - l.last - 1
 	first := l.last == 0
 	l.last = e.Seq
-	if !l.from.IsZero() && e.Time.Before(l.from) {
+	if !l.from.IsZero() && e.Noted.Before(l.from) {
 		return nil // too old to be asked for, and what is missing before it, too
 	}
 	if !first || !l.from.IsZero() {
 		l.lost += missing
 	}
-	if !l.query.matches(e) {
+	if e.Time.Before(l.from) || !l.query.matches(e) {
 		return nil
 	}
 	if err := l.to.Encode(newEvent(e, l.lost)); err != nil {
