@@ -78,9 +78,8 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 	for i := range checks {
 		out.Features = append(out.Features, feature(&checks[i]))
 	}
-	watch := a.Silence()
 	out.Problems = slices.Concat(
-		a.problems(checks, &out), coverageProblems(&report, &canary), a.guardProblems(), silenceProblems(&watch))
+		a.problems(checks, &out), coverageProblems(&report, &canary), partProblems(a.Parts()))
 	return out, nil
 }
 

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/sockhealth/sockhealth/internal/guard"
 	"github.com/sockhealth/sockhealth/internal/loader"
@@ -39,16 +38,4 @@ func (s *service) Guarded() map[string]uint64 {
 		}
 	}
 	return out
-}
-
-// guardProblems says what the guard could not do.
-func (s *service) guardProblems() []string {
-	g := s.guard.Load()
-	if g == nil {
-		return nil
-	}
-	if err := g.Status().Err; err != nil {
-		return []string{fmt.Sprintf("not every peer that does not read is guarded, its user timeout may end it: %v", err)}
-	}
-	return nil
 }

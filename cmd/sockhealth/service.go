@@ -228,7 +228,8 @@ func (s *service) startAgent() error {
 func (s *service) startMetrics() (err error) {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Version: b.Version, Revision: b.Commit,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s,
+		Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
 	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {

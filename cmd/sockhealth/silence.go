@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/netns"
@@ -58,13 +57,4 @@ func (s *service) Silence() silence.Stats {
 		return w.Stats()
 	}
 	return silence.Stats{}
-}
-
-// silenceProblems says what is wrong with the watch, where the policy wants it. What
-// the kernel refuses is told as a feature that is missing.
-func silenceProblems(stats *silence.Stats) []string {
-	if stats.Err == nil || errors.Is(stats.Err, loader.ErrUnsupported) {
-		return nil
-	}
-	return []string{fmt.Sprintf("the silence watch fails: %v", stats.Err)}
 }

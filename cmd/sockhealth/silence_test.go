@@ -14,8 +14,6 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/conn"
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
-	"github.com/sockhealth/sockhealth/internal/loader"
-	"github.com/sockhealth/sockhealth/internal/silence"
 )
 
 // TestSilence: with a silence in the policy, which comes while the agent runs, a
@@ -71,14 +69,5 @@ func TestSilence(t *testing.T) {
 	}
 	if labtest.State(t, idle) != conn.Established {
 		t.Error("its sibling, whose path is well, is closed")
-	}
-}
-
-// A watch that fails is a problem; one that the kernel refuses is told as a feature.
-func TestSilenceProblems(t *testing.T) {
-	for err, want := range map[error]int{nil: 0, errors.New("no memory"): 1, loader.ErrUnsupported: 0} {
-		if got := silenceProblems(&silence.Stats{Err: err}); len(got) != want {
-			t.Errorf("%v: %q", err, got)
-		}
 	}
 }

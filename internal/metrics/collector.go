@@ -39,6 +39,7 @@ type collector struct {
 	suspects, passes, passCPU        *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
+	parts                            parts
 }
 
 func newCollector(c Config) *collector {
@@ -46,7 +47,7 @@ func newCollector(c Config) *collector {
 		return prometheus.NewDesc(prefix+name, help, labels, nil)
 	}
 	return &collector{
-		Config: c, coverage: newCovered(desc),
+		Config: c, coverage: newCovered(desc), parts: newParts(desc),
 		stale: desc("stale_sockets_total", "Connections that were dead when they ended, by what found it out.",
 			"policy", "cause"),
 		sockets: desc("sockets", "Managed connections open now.", "policy"),
@@ -99,6 +100,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	c.coverage.describe(ch)
+	c.parts.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -117,6 +119,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		s.gauge(c.coverage.guarded, float64(guarded[name]), name)
 	}
 	c.coverage.checks(s, &report, &canary)
+	c.parts.collect(s, c.Health.Parts())
 	c.judged(s, "", &stats)
 	c.probing(s, &stats)
 	c.programs(s)

@@ -4,6 +4,9 @@ package metrics
 
 // freshMetrics is what an agent that has just started shows.
 const freshMetrics = `
+# HELP sockhealth_adoption_last_round_success 0 where older connections could not all be brought under the policy, or their state is not known.
+# TYPE sockhealth_adoption_last_round_success gauge
+sockhealth_adoption_last_round_success 1
 # HELP sockhealth_app_overrides_total Socket options that applications set themselves on managed connections.
 # TYPE sockhealth_app_overrides_total counter
 sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 0
@@ -77,12 +80,18 @@ sockhealth_drift_repaired_total{policy="buffer"} 0
 # HELP sockhealth_events_dropped_total Events of the BPF programs that found their buffer full.
 # TYPE sockhealth_events_dropped_total counter
 sockhealth_events_dropped_total 0
+# HELP sockhealth_guard_last_pass_success 0 where connections whose peer does not read may be ended by their user timeout.
+# TYPE sockhealth_guard_last_pass_success gauge
+sockhealth_guard_last_pass_success 1
 # HELP sockhealth_guards_total How often a connection began to be guarded.
 # TYPE sockhealth_guards_total counter
 sockhealth_guards_total{policy="buffer"} 0
 # HELP sockhealth_judgements_in_progress Sockets under judgement now.
 # TYPE sockhealth_judgements_in_progress gauge
 sockhealth_judgements_in_progress 0
+# HELP sockhealth_pins_missing Pins that were removed since the agent made them: a stop would leave connections unbounded.
+# TYPE sockhealth_pins_missing gauge
+sockhealth_pins_missing 0
 # HELP sockhealth_policy_last_reload_success 1 where the policy file was taken when it was last read, 0 where it was refused.
 # TYPE sockhealth_policy_last_reload_success gauge
 sockhealth_policy_last_reload_success 1
@@ -112,6 +121,9 @@ sockhealth_program_faults_total{reason="no_policy"} 0
 sockhealth_program_faults_total{reason="no_socket"} 0
 sockhealth_program_faults_total{reason="no_storage"} 0
 sockhealth_program_faults_total{reason="no_tcp_socket"} 0
+# HELP sockhealth_programs_attached 1 where the programs are on their cgroup: connections that open now are bounded.
+# TYPE sockhealth_programs_attached gauge
+sockhealth_programs_attached 1
 # HELP sockhealth_setsockopt_errors_total Socket options that the kernel refused to the BPF programs.
 # TYPE sockhealth_setsockopt_errors_total counter
 sockhealth_setsockopt_errors_total{option="so_keepalive"} 0
@@ -123,6 +135,9 @@ sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 0
 # HELP sockhealth_silence_cpu_seconds_total CPU that the passes of the silence watch took.
 # TYPE sockhealth_silence_cpu_seconds_total counter
 sockhealth_silence_cpu_seconds_total 0
+# HELP sockhealth_silence_last_pass_success 0 where the silence watch could not look at every connection.
+# TYPE sockhealth_silence_last_pass_success gauge
+sockhealth_silence_last_pass_success 1
 # HELP sockhealth_silence_passes_total Passes of the silence watch over the managed connections.
 # TYPE sockhealth_silence_passes_total counter
 sockhealth_silence_passes_total 0
@@ -199,6 +214,7 @@ sockhealth_would_have_closed_live_total{policy="buffer"} 0
 
 // figures are the series other than 0 of TestFigures.
 const figures = `
+sockhealth_adoption_last_round_success 1
 sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 13
 sockhealth_app_overrides_total{outcome="held",policy="buffer"} 11
 sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 10
@@ -223,6 +239,7 @@ sockhealth_connections_opened_total{direction="outbound",policy="buffer"} 1000
 sockhealth_coverage_ratio{policy="buffer"} NaN
 sockhealth_deferrals_refused_total 63
 sockhealth_events_dropped_total 106
+sockhealth_guard_last_pass_success 1
 sockhealth_judgements_in_progress 61
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
 sockhealth_policy_unattended_seconds 81.5
@@ -233,6 +250,7 @@ sockhealth_program_faults_total{reason="no_policy"} 102
 sockhealth_program_faults_total{reason="no_socket"} 100
 sockhealth_program_faults_total{reason="no_storage"} 103
 sockhealth_program_faults_total{reason="no_tcp_socket"} 101
+sockhealth_programs_attached 1
 sockhealth_setsockopt_errors_total{option="so_keepalive"} 107
 sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 110
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 108
@@ -240,6 +258,7 @@ sockhealth_setsockopt_errors_total{option="tcp_keepintvl"} 109
 sockhealth_setsockopt_errors_total{option="tcp_rto_max_ms"} 112
 sockhealth_setsockopt_errors_total{option="tcp_user_timeout"} 111
 sockhealth_silence_cpu_seconds_total 0.084
+sockhealth_silence_last_pass_success 1
 sockhealth_silence_passes_total 83
 sockhealth_silence_suspects_total{policy="buffer"} 81
 sockhealth_sockets{policy="buffer"} 1179

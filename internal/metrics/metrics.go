@@ -51,6 +51,7 @@ type Config struct {
 	Policy   Policy
 	Coverage Coverage
 	Silence  Silence
+	Health   Health
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }

@@ -34,6 +34,7 @@ type fake struct {
 	adoption               map[string]adopt.Count
 	watch                  silence.Stats
 	guarded                map[string]uint64
+	parts                  Parts
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
@@ -44,10 +45,11 @@ func (f *fake) Adoption() map[string]adopt.Count              { return f.adoptio
 func (f *fake) Silence() silence.Stats                        { return f.watch }
 func (f *fake) Guarded() map[string]uint64                    { return f.guarded }
 func (f *fake) Coverage() (coverage.Report, coverage.Canary)  { return f.report, f.canary }
+func (f *fake) Parts() Parts                                  { return f.parts }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
@@ -56,7 +58,7 @@ func fresh() *fake {
 	for !strings.HasPrefix(loader.Fault(n).String(), "fault_") {
 		n++
 	}
-	return &fake{counters: map[string]loader.Counters{"buffer": {}}, faults: make([]uint64, n), reloadOK: true}
+	return &fake{counters: map[string]loader.Counters{"buffer": {}}, faults: make([]uint64, n), reloadOK: true, parts: Parts{Attached: true}}
 }
 
 func TestLint(t *testing.T) {
