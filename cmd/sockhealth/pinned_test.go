@@ -105,10 +105,17 @@ func TestRunPinned(t *testing.T) {
 	a.testBadStarts(t)
 }
 
-// testBadStarts: a bad start leaves what is pinned in force.
+// testBadStarts: a bad start leaves what is pinned in force, and the policy, wherever it
+// ends.
 func (a *runAgent) testBadStarts(t *testing.T) {
 	t.Helper()
-	for _, more := range [][]string{{"--listen", "127.0.0.1:x"}, {"--policy", "none.yaml"}, {"--listen", "192.0.2.1:9757"}} {
+	a.write(t, strings.Replace(runPolicy, "peers:", "defaults: {user_timeout: 60s}\npeers:", 1))
+	defer a.write(t, runPolicy)
+	if err := os.Mkdir(a.path("run/report.sock"), 0o755); err != nil { // made when all else is there
+		t.Fatal(err)
+	}
+	defer os.Remove(a.path("run/report.sock"))
+	for _, more := range [][]string{{"--listen", "127.0.0.1:x"}, {"--policy", "none.yaml"}, {"--listen", "192.0.2.1:9757"}, nil} {
 		cmd := a.run(t, more...)
 		if err := a.ns.Do(cmd.Run); err == nil {
 			t.Errorf("%v: started", more)

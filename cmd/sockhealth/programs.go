@@ -105,12 +105,16 @@ func (s *service) logTakeover(t loader.Takeover) {
 	}
 }
 
-// abandon removes what a start that fails has pinned.
+// abandon removes what a start that fails has pinned, or puts the policy back that was in
+// force before it.
 func (s *service) abandon() error {
-	if s.programs == nil {
-		return nil
+	switch {
+	case s.programs != nil:
+		return s.programs.Abandon()
+	case s.pins != nil:
+		return s.pins.RemoveEmpty()
 	}
-	return s.programs.Abandon()
+	return nil
 }
 
 // startBeat tells the next start, now and then, that this agent is alive.

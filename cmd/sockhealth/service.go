@@ -66,8 +66,8 @@ type service struct {
 
 // start starts everything, in the order that leaves no gap: no socket sees a
 // program without a policy, nobody can report before the agent is there, and
-// the kernel is not touched unless this agent holds the run directory. After an
-// error nothing stays.
+// the kernel is not touched unless this agent holds the run directory and has its
+// port. After an error nothing stays, and the policy of the agent before it is in force.
 func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	s := &service{opts: o, log: log, started: time.Now(), failed: make(chan error, 1)}
 	s.reloader = reload.New(o.policy, s.putInForce, log)
@@ -84,14 +84,14 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 		return nil, err
 	}
 	for _, step := range []func() error{
-		s.openRunDir, s.openNamespaces, s.lock, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
+		s.openRunDir, s.openNamespaces, s.lock, s.listen, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
 		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startGuard, s.startSilence, s.startCoverage,
 	} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
-	return s, nil
+	return s, s.programs.Settle()
 }
 
 // onStop says how to stop what was just started.
@@ -224,17 +224,27 @@ func (s *service) startAgent() error {
 	return nil
 }
 
+// listen takes the port of the metrics, before the programs are touched: it is what most
+// often belongs to somebody else. Who connects waits for startMetrics.
+func (s *service) listen() (err error) {
+	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {
+		return fmt.Errorf("listen for metrics: %w [choose another --listen]", err)
+	}
+	s.onStop(func() error {
+		_ = s.listener.Close() // its server may have closed it already
+		return nil
+	})
+	return nil
+}
+
 // startMetrics serves the metrics.
-func (s *service) startMetrics() (err error) {
+func (s *service) startMetrics() error {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
 		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s,
 		Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
-	if s.listener, err = net.Listen("tcp", s.opts.listen); err != nil {
-		return fmt.Errorf("listen for metrics: %w [choose another --listen]", err)
-	}
 	server := s.metrics.Server(s.ready, s.log)
 	s.onStop(func() error { return s.shutdown(server.Shutdown) })
 	s.serve(func() error {

@@ -53,6 +53,7 @@ type Programs struct {
 	before   []uint64 // faults that were counted before this start
 	found    *found   // until Attach has put it in order
 	takeover Takeover
+	stood    *standing // until Settle
 	names    *ebpf.Map // id to name
 	state    *ebpf.Map
 	kept     state     // what is in it, held by swap
@@ -257,7 +258,7 @@ func (p *Programs) Close() error {
 	}
 	defer p.walks.Unlock()
 	p.closed = true
-	return errors.Join(beat, p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(),
+	return errors.Join(beat, p.Settle(), p.closeKept(), p.sockops.Close(), p.lookup.Close(), p.holders.close(),
 		p.iter.close(), p.provoke.close(), p.destroy.close(), p.adopt.close(), p.guard.close(), p.silence.close())
 }
 

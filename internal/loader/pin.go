@@ -296,6 +296,16 @@ func (p *Pins) Remove() error {
 	return nil
 }
 
+// RemoveEmpty removes the directory where nothing is pinned in it, and it is no mount
+// point. It leaves the lock to Close.
+func (p *Pins) RemoveEmpty() error {
+	err := remove(p.dir)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	return err
+}
+
 // removeLink takes a link off its cgroup, now and not some time after, and removes
 // its pin.
 func (p *Pins) removeLink(name string) error {

@@ -443,8 +443,11 @@ func wantNoneAttached(t *testing.T, cgroup string) {
 	}
 }
 
-// TestAbandon: a first start that fails leaves nothing, a later one what was there. When
-// the pins are removed nothing of ours is left, and connections are nobody's.
+// slower is another policy for the connections of Fast.
+var slower = strings.Replace(loadertest.Fast, "user_timeout: ", "user_timeout: 1", 1)
+
+// TestAbandon: a first start that fails leaves nothing, a later one what was there, the
+// policy included. When the pins are removed nothing of ours is left, and connections are nobody's.
 func TestAbandon(t *testing.T) {
 	b := newPinBed(t)
 	a := b.start(t, loadPinned, loadertest.Fast)
@@ -455,13 +458,27 @@ func TestAbandon(t *testing.T) {
 	a.mustStop(t)
 	b.wantNothing(t, f)
 	a = b.start(t, loadPinned, loadertest.Fast)
+	revision := a.InForce().Policy.Revision
 	a.mustStop(t)
-	a = b.start(t, loadPinned, loadertest.Fast)
-	if err := a.Abandon(); err != nil {
+	for range 2 {
+		a = b.start(t, loadPinned, slower)
+		if got := a.Takeover().Revision; got != revision {
+			t.Errorf("took over policy %s, %s was in force", got, revision)
+		}
+		if err := a.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		a.mustStop(t)
+		wantOptions(t, "after a later start that failed", b.dial(t, false), fast)
+	}
+	a = b.start(t, loadPinned, slower)
+	if err := errors.Join(a.Settle(), a.Abandon()); err != nil {
 		t.Fatal(err)
 	}
 	a.mustStop(t)
-	wantOptions(t, "after a later start that failed", b.dial(t, false), fast)
+	if got := labtest.Options(t, b.dial(t, false)); got == fast {
+		t.Error("the policy of a start that succeeded is not in force")
+	}
 	if f = b.footprint(t); len(f.left()) < 12 {
 		t.Fatalf("the test sees only %q", f.left())
 	}

@@ -185,13 +185,3 @@ func (p *Programs) closeKept() error {
 	p.names, p.state = nil, nil
 	return errors.Join(errs...)
 }
-
-// Abandon removes what this start has pinned, before Close, so that a first start
-// that fails leaves nothing. Where programs were attached before it, they stay, or
-// those that have taken their place.
-func (p *Programs) Abandon() error {
-	if p.pins == nil || p.takeover.Links {
-		return nil
-	}
-	return p.pins.Remove()
-}

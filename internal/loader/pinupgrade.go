@@ -190,15 +190,9 @@ func walkRecords(prog *ebpf.Program, records *ebpf.Map) error {
 // awaitPrograms returns when no program runs any more that ran when it was called:
 // the kernel waits for that when a map in a map is replaced, be it by itself.
 func (p *Programs) awaitPrograms() error {
-	var id uint32
-	if err := p.sockops.ShPolicy.Lookup(uint32(0), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil // without a policy no program has begun a record
-	} else if err != nil {
-		return fmt.Errorf("read the policy in force: %w", err)
-	}
-	trie, err := ebpf.NewMapFromID(ebpf.MapID(id))
-	if err != nil {
-		return fmt.Errorf("open the policy in force: %w", err)
+	trie, err := p.openPolicy()
+	if err != nil || trie == nil {
+		return err // without a policy no program has begun a record
 	}
 	defer trie.Close()
 	if err := p.sockops.ShPolicy.Put(uint32(0), trie); err != nil {

@@ -69,7 +69,7 @@ func (p *Programs) SetPolicy(pol *policy.Policy) error {
 	trie, err := p.buildTrie(next, ids)
 	if err == nil {
 		defer trie.Close() // the kernel's slot holds its own reference
-		if err = p.keepPolicy(pol.Revision); err == nil {
+		if err = errors.Join(p.rememberPolicy(), p.keepPolicy(pol.Revision)); err == nil {
 			err = p.swapIn(trie, next)
 		}
 	}
