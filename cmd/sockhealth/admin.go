@@ -79,7 +79,7 @@ func (a *admin) Status(context.Context) (api.Status, error) {
 		out.Features = append(out.Features, feature(&checks[i]))
 	}
 	out.Problems = slices.Concat(
-		a.problems(checks, &out), coverageProblems(&report, &canary), partProblems(a.Parts()))
+		a.problems(checks, &out), coverageProblems(&report, &canary), partProblems(a.Parts()), a.apiProblems())
 	return out, nil
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Parts implements metrics.Health.
 func (s *service) Parts() metrics.Parts {
-	out := metrics.Parts{Attached: s.ready() == nil, Unpinned: len(s.programs.Unpinned()), Silence: failed(s.Silence().Err)}
+	out := metrics.Parts{Attached: s.attached() == nil, Unpinned: len(s.programs.Unpinned()), Silence: failed(s.Silence().Err)}
 	if a := s.adopter.Load(); a != nil {
 		out.Adoption = failed(a.Coverage().Err)
 	}

@@ -56,6 +56,7 @@ type service struct {
 	checker  atomic.Pointer[coverage.Scanner]
 	silence  atomic.Pointer[silence.Watcher]
 	agent    *agent.Agent
+	ends     []*endpoint
 	metrics  *metrics.Metrics
 	listener net.Listener
 
@@ -85,7 +86,7 @@ func start(o *runOptions, log *slog.Logger) (_ *service, err error) {
 	}
 	for _, step := range []func() error{
 		s.openRunDir, s.openNamespaces, s.lock, s.listen, s.loadPrograms, s.startNamespaces, s.startCensus, s.startAgent,
-		s.startMetrics, s.startAPI, s.startReload, s.startBeat, s.startAdopter, s.startGuard, s.startSilence, s.startCoverage,
+		s.newEndpoints, s.startMetrics, s.startAPI, s.startEndpoints, s.startReload, s.startBeat, s.startAdopter, s.startGuard, s.startSilence, s.startCoverage,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -241,7 +242,7 @@ func (s *service) listen() (err error) {
 func (s *service) startMetrics() error {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s, API: s,
 		Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
@@ -251,31 +252,6 @@ func (s *service) startMetrics() error {
 		if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve metrics: %w", err)
 		}
-		return nil
-	})
-	return nil
-}
-
-// startAPI serves admin.sock, and report.sock last: who can report finds an
-// agent that works.
-func (s *service) startAPI() error {
-	for _, one := range []struct {
-		listen func() (*net.UnixListener, error)
-		server *api.Server
-	}{
-		{s.runDir.ListenAdmin, api.NewAdmin(&admin{s}, s.agent, s.agent, s.log)},
-		{s.runDir.ListenReports, api.NewReports(s.agent, s.log)},
-	} {
-		l, err := one.listen()
-		if err != nil {
-			return err
-		}
-		s.onStop(func() error { return s.shutdown(one.server.Shutdown) })
-		s.serve(func() error { return one.server.Serve(l) })
-	}
-	// Before the servers: who waits for a verdict is told that none comes.
-	s.onStop(func() error {
-		s.agent.Close()
 		return nil
 	})
 	return nil
@@ -294,8 +270,16 @@ func (s *service) shutdown(fn func(context.Context) error) error {
 	return err
 }
 
-// ready reports whether connections are bounded now.
+// ready reports whether connections are bounded and reports are heard now.
 func (s *service) ready() error {
+	if err := s.attached(); err != nil {
+		return err
+	}
+	return errors.Join(s.unreachable()...)
+}
+
+// attached reports whether connections are bounded now.
+func (s *service) attached() error {
 	attached, err := s.programs.Attached()
 	if err == nil && len(attached) < loader.Attachments {
 		err = errDetached

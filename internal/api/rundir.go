@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,11 +31,15 @@ const (
 const maxSocketPath = 107
 
 // RunDir is the directory of the agent's sockets, held by a lock that the
-// kernel lets go of when the agent dies.
+// kernel lets go of when the agent dies. One goroutine makes sockets and closes it; Check
+// may be called at any time.
 type RunDir struct {
 	path    string
 	lock    *os.File
-	sockets []string
+	sockets []string // some twice, where they were made again
+
+	mu   sync.Mutex
+	ours map[string]fs.FileInfo // what the name of each socket led to when it was made
 }
 
 // OpenRunDir makes the directory (mode 0755) where there is none, and takes its
@@ -125,7 +130,16 @@ func (d *RunDir) Listen(name string, mode fs.FileMode) (*net.UnixListener, error
 }
 
 // ListenAdmin makes the admin socket, which root may connect to.
-func (d *RunDir) ListenAdmin() (*net.UnixListener, error) { return d.Listen(AdminSocket, 0o600) }
+func (d *RunDir) ListenAdmin() (*net.UnixListener, error) {
+	l, err := d.Listen(AdminSocket, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.own(AdminSocket); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
 
 // ListenReports makes the report socket, which anybody may connect to, in ReportDir, and
 // the link to it.
@@ -144,6 +158,9 @@ func (d *RunDir) ListenReports() (*net.UnixListener, error) {
 		return nil, fmt.Errorf("link %q to %q: %w", link, inner, err)
 	}
 	d.sockets = append(d.sockets, link)
+	if err := d.own(ReportSocket); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
 

@@ -62,11 +62,11 @@ func (l limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.Handler.ServeHTTP(w, r)
 }
 
-// Serve accepts connections until Shutdown, which makes it return nil. It
-// closes l.
+// Serve accepts connections until Shutdown, or until l is closed, which makes it return
+// nil. It closes l. It may serve several listeners at a time.
 func (s *Server) Serve(l *net.UnixListener) error {
 	err := s.http.Serve(&listener{UnixListener: l, quota: s.quota})
-	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

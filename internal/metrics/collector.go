@@ -40,6 +40,7 @@ type collector struct {
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 	parts                            parts
+	listening                        listening
 }
 
 func newCollector(c Config) *collector {
@@ -47,7 +48,7 @@ func newCollector(c Config) *collector {
 		return prometheus.NewDesc(prefix+name, help, labels, nil)
 	}
 	return &collector{
-		Config: c, coverage: newCovered(desc), parts: newParts(desc),
+		Config: c, coverage: newCovered(desc), parts: newParts(desc), listening: newListening(desc),
 		stale: desc("stale_sockets_total", "Connections that were dead when they ended, by what found it out.",
 			"policy", "cause"),
 		sockets: desc("sockets", "Managed connections open now.", "policy"),
@@ -101,6 +102,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	c.coverage.describe(ch)
 	c.parts.describe(ch)
+	c.listening.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -123,6 +125,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.judged(s, "", &stats)
 	c.probing(s, &stats)
 	c.programs(s)
+	c.listening.collect(s, c.API.Endpoints())
 	watch := c.Silence.Silence()
 	s.counter(c.passes, watch.Passes)
 	s <- prometheus.MustNewConstMetric(c.passCPU, prometheus.CounterValue, watch.CPU.Seconds())

@@ -7,6 +7,14 @@ const freshMetrics = `
 # HELP sockhealth_adoption_last_round_success 0 where older connections could not all be brought under the policy, or their state is not known.
 # TYPE sockhealth_adoption_last_round_success gauge
 sockhealth_adoption_last_round_success 1
+# HELP sockhealth_api_reachable 1 where the name of the agent's Unix socket leads to this agent, 0 where nobody reaches it.
+# TYPE sockhealth_api_reachable gauge
+sockhealth_api_reachable{socket="admin.sock"} 0
+sockhealth_api_reachable{socket="report.sock"} 0
+# HELP sockhealth_api_sockets_remade_total How often a Unix socket of the agent was removed or replaced, and made again.
+# TYPE sockhealth_api_sockets_remade_total counter
+sockhealth_api_sockets_remade_total{socket="admin.sock"} 0
+sockhealth_api_sockets_remade_total{socket="report.sock"} 0
 # HELP sockhealth_app_overrides_total Socket options that applications set themselves on managed connections.
 # TYPE sockhealth_app_overrides_total counter
 sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 0
@@ -215,6 +223,8 @@ sockhealth_would_have_closed_live_total{policy="buffer"} 0
 // figures are the series other than 0 of TestFigures.
 const figures = `
 sockhealth_adoption_last_round_success 1
+sockhealth_api_reachable{socket="admin.sock"} 1
+sockhealth_api_sockets_remade_total{socket="report.sock"} 85
 sockhealth_app_overrides_total{outcome="allowed",policy="buffer"} 13
 sockhealth_app_overrides_total{outcome="held",policy="buffer"} 11
 sockhealth_app_overrides_total{outcome="kept",policy="buffer"} 10

@@ -52,6 +52,7 @@ type Config struct {
 	Coverage Coverage
 	Silence  Silence
 	Health   Health
+	API      API
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }

@@ -35,6 +35,7 @@ type fake struct {
 	watch                  silence.Stats
 	guarded                map[string]uint64
 	parts                  Parts
+	ends                   []Endpoint
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
@@ -44,12 +45,13 @@ func (f *fake) Unattended() time.Duration                     { return f.unatten
 func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
 func (f *fake) Silence() silence.Stats                        { return f.watch }
 func (f *fake) Guarded() map[string]uint64                    { return f.guarded }
+func (f *fake) Endpoints() []Endpoint                         { return f.ends }
 func (f *fake) Coverage() (coverage.Report, coverage.Canary)  { return f.report, f.canary }
 func (f *fake) Parts() Parts                                  { return f.parts }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, API: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
@@ -58,7 +60,10 @@ func fresh() *fake {
 	for !strings.HasPrefix(loader.Fault(n).String(), "fault_") {
 		n++
 	}
-	return &fake{counters: map[string]loader.Counters{"buffer": {}}, faults: make([]uint64, n), reloadOK: true, parts: Parts{Attached: true}}
+	return &fake{
+		counters: map[string]loader.Counters{"buffer": {}}, faults: make([]uint64, n), reloadOK: true,
+		parts: Parts{Attached: true}, ends: []Endpoint{{Socket: "admin.sock"}, {Socket: "report.sock"}},
+	}
 }
 
 func TestLint(t *testing.T) {
@@ -114,6 +119,7 @@ func TestFigures(t *testing.T) {
 		Suspects:        map[string]uint64{"buffer": 81, "a policy that is gone": 82},
 		Judgements:      61, Deferred: 62, DeferralsRefused: 63, Frozen: time.Now(),
 	}
+	f.ends[0].Reached, f.ends[1].Remade = true, 85
 	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
 	m := f.metrics()
 	m.ObserveVerdict(3 * time.Second)
