@@ -29,23 +29,48 @@ const (
 // Kubernetes ConfigMap replaces the directory that the file is a link into. What
 // happens elsewhere nobody tells there: at the end of a link, to a directory above,
 // or, where the file alone is mounted, beside it. So it looks at the file, too, now
-// and then.
+// and then; where others have used up what the kernel gives of inotify, that is all it
+// does, and the log says so.
 func (r *Reloader) Watch() (*Watch, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
+	w, err := r.listen()
+	if remedy := exhausted(err); remedy != "" {
+		r.log.Warn("changes of the policy file are noticed late, by a look now and then ["+remedy+"]",
+			"policy", r.path, "every", interval, "err", err)
+	} else if err != nil {
 		return nil, fmt.Errorf("watch policy %q: %w", r.path, err)
 	}
-	if err := w.Add(filepath.Dir(r.path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch policy %q: %w", r.path, err), w.Close())
-	}
 	return &Watch{r: r, w: w, read: lookAt(r.path)}, nil
+}
+
+// listen has the kernel tell of changes in the file's directory.
+func (r *Reloader) listen() (*fsnotify.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Add(filepath.Dir(r.path)); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// exhausted returns the remedy where an error says that a limit of inotify is reached,
+// "" for any other.
+func exhausted(err error) string {
+	switch {
+	case errors.Is(err, unix.EMFILE): // or this process has too many files open
+		return "raise the sysctl fs.inotify.max_user_instances, and restart the agent"
+	case errors.Is(err, unix.ENOSPC):
+		return "raise the sysctl fs.inotify.max_user_watches, and restart the agent"
+	}
+	return ""
 }
 
 // Watch follows one file. Run it once, then Close it.
 type Watch struct {
 	r    *Reloader
-	w    *fsnotify.Watcher
-	read look // when it was last read
+	w    *fsnotify.Watcher // nil: nobody tells
+	read look              // when it was last read
 }
 
 // look is what a look at a file shows of its content without reading it: it changes
@@ -66,7 +91,12 @@ func lookAt(path string) look {
 }
 
 // Close ends the watch.
-func (w *Watch) Close() error { return w.w.Close() }
+func (w *Watch) Close() error {
+	if w.w == nil {
+		return nil
+	}
+	return w.w.Close()
+}
 
 // Run reloads on each change until ctx ends, which returns nil, or the watch
 // breaks.
@@ -79,20 +109,25 @@ func (w *Watch) Run(ctx context.Context) error {
 		now = lookAt(w.r.path)
 		timer.Reset(settle)
 	}
+	var events chan fsnotify.Event // nil: nothing comes
+	var errs chan error
+	if w.w != nil {
+		events, errs = w.w.Events, w.w.Errors
+	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e, ok := <-w.w.Events:
+		case e, ok := <-events:
 			if !ok {
 				return nil
 			}
 			if w.concerns(e, now) {
 				settling()
 			}
-		case err, ok := <-w.w.Errors:
+		case err, ok := <-errs:
 			if !ok {
 				return nil
 			}
