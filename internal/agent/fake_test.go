@@ -46,6 +46,7 @@ type world struct {
 	slept     time.Duration // by the machine
 	// provokeErr is what Provoke returns: loader.ErrUnsupported before Linux 5.15.
 	provokeErr error
+	missed     bool // Calm reaches none
 	spared     bool // Provoke reaches none: what gets lost would end them
 	destroys   int
 	// destroyErr is what Destroy returns; without one it removes the socket
@@ -240,6 +241,9 @@ func (w *world) Provoke(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 func (w *world) Calm(_ *netns.NS, cookies []uint64) ([]uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.missed {
+		return nil, nil
+	}
 	for _, c := range cookies {
 		w.calmed[c] = true
 	}

@@ -129,18 +129,29 @@ func (a *Agent) gather(k key, j *judgement) {
 	close(j.done)
 }
 
+// errMissed says that a walk over the sockets came to its end without one of them.
+var errMissed = errors.New("the walk missed it")
+
 // calm puts back what provoking changed, and checks it: a walk of an older
-// kernel may miss a socket. One that is gone needs nothing.
+// kernel may miss a socket. One that is gone needs nothing, and neither does one that its
+// application has closed meanwhile: the programs leave it alone.
 func (a *Agent) calm(j *judgement) {
 	var err error
 	for range 3 {
-		if _, err = a.calls.calm(j.ns, j.before.Cookie); errors.Is(err, errHeldUp) {
+		var reached bool
+		if reached, err = a.calls.calm(j.ns, j.before.Cookie); errors.Is(err, errHeldUp) {
 			return // it comes later
 		}
 		s, lookErr := a.lookOnce(j.ns, j.before.ID)
-		if lookErr != nil || s.Options.Idle == s.Record.Effective.Idle {
+		if lookErr != nil || s.Orphan || s.Options.Idle == s.Record.Effective.Idle {
 			return
 		}
+		if err == nil && !reached {
+			err = errMissed
+		}
+	}
+	if err == nil {
+		return // somebody else has set it since
 	}
 	a.Log.Warn("restore keepalive of a probed socket", "socket", j.before.ID.String(), "err", err)
 }
