@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,9 +100,14 @@ func TestDocsFigures(t *testing.T) {
 	if room == nil {
 		t.Fatal("bpf/options.h has no SH_MIN_ROOM")
 	}
+	var bounds []string
+	for _, b := range verdictBuckets() {
+		bounds = append(bounds, strconv.FormatFloat(b, 'f', -1, 64))
+	}
 	for _, want := range []string{
 		fmt.Sprintf("max(c, min(policy's count, %s))", room[1]),
 		fmt.Sprintf("at most once in %d ms", policy.MinSpacing.Milliseconds()),
+		"The bounds, in seconds: " + strings.Join(bounds, ", ") + ".",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("docs/metrics.md does not say %q", want)

@@ -64,15 +64,25 @@ type Metrics struct {
 	verdicts prometheus.Histogram
 }
 
+// verdictBuckets are the bounds of the histogram of verdicts, in seconds: from a look alone
+// to the longest windows (1 m, begun up to 3 times) and application probe (1 m) that a
+// policy may have. Most verdicts that close take the default window and some milliseconds:
+// the bounds are close there.
+func verdictBuckets() []float64 {
+	return []float64{
+		.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 2,
+		3, 3.05, 3.1, 3.25, 3.5, 4, 5, 7, 10, 15, 30, 60, 120, 240,
+	}
+}
+
 // New registers everything. Nothing is read before the first scrape.
 func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewPedanticRegistry(),
 		verdicts: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "verdict_duration_seconds",
-			Help: "Time from a report, or the start of a judgement by sweep or silence watch, to its verdict.",
-			// From a look alone to the longest window.
-			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 2, 3, 4, 5, 10, 30},
+			Name:    prefix + "verdict_duration_seconds",
+			Help:    "Time from a report, or the start of a judgement by sweep or silence watch, to its verdict.",
+			Buckets: verdictBuckets(),
 		}),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
