@@ -13,10 +13,16 @@ import (
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 )
 
-// rows returns the cells of the document's first table whose head begins so.
+// rows returns the cells of the first table of docs/kernels.md whose head begins so.
 func rows(t *testing.T, head string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/kernels.md")
+	return rowsOf(t, "kernels.md", head)
+}
+
+// rowsOf is rows of another document.
+func rowsOf(t *testing.T, name, head string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,5 +95,35 @@ func TestDocument(t *testing.T) {
 				t.Errorf("docs/kernels.md says %s of %s, want %s", row[1], f, f.Since())
 			}
 		}
+	}
+}
+
+// TestCommandDocument: docs/cli.md has every check, in the order in which doctor tells
+// them, and no other; and of which kernel on it works where not every one has it.
+func TestCommandDocument(t *testing.T) {
+	want := []string{"kernel", "btf", "CAP_..."} // these stand in one row
+	for _, p := range plans() {
+		want = append(want, p.name)
+	}
+	since := make(map[string]kernel.Release)
+	for _, f := range kernel.Features() {
+		since[f.String()] = f.Since()
+	}
+	table := rowsOf(t, "cli.md", "| check | what is done |")
+	if len(table) < 3 {
+		t.Fatal("docs/cli.md has no table of doctor's checks")
+	}
+	var have []string
+	for _, row := range table[2:] {
+		for name := range strings.SplitSeq(row[0], ",") {
+			have = append(have, strings.Trim(strings.TrimSpace(name), "`"))
+		}
+		floor, ok := since[row[0]]
+		if text := fmt.Sprintf("(Linux %s)", floor); ok && kernel.Floor().Before(floor) != strings.HasSuffix(row[1], text) {
+			t.Errorf("docs/cli.md says of %s: %q, it works from Linux %s on", row[0], row[1], floor)
+		}
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("docs/cli.md has the checks\n%q, doctor has\n%q", have, want)
 	}
 }
