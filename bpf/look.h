@@ -125,7 +125,7 @@ static __always_inline void look_fill(struct tcp_sock *tp, struct sh_look *out)
 	const struct sock *sk = &inet->sk;
 	/* Once each: kernels before 7.0 look through all types for each that is loaded. */
 	const struct net *net = sk->__sk_common.skc_net.net;
-	const struct ipv6_pinfo *v6 = inet->pinet6;
+	const struct ipv6_pinfo *v6 = bpf_core_field_exists(inet->pinet6) ? inet->pinet6 : NULL;
 
 	out->taken_ns = bpf_ktime_get_ns();
 	look_ages(tp, out);

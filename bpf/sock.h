@@ -107,8 +107,14 @@ static __always_inline void copy_addr(__u8 *dst, const struct in6_addr *v6, __be
 static __always_inline void sock_addrs(const struct sock *sk, __u8 *local, __u8 *remote)
 {
 	const struct sock_common *skc = &sk->__sk_common;
-	__u32 is_v4 = if_equal(skc->skc_family, AF_INET);
+	__u32 is_v4;
 
+	if (!bpf_core_field_exists(skc->skc_v6_daddr)) { /* built without IPv6 */
+		map_v4(local, skc->skc_rcv_saddr);
+		map_v4(remote, skc->skc_daddr);
+		return;
+	}
+	is_v4 = if_equal(skc->skc_family, AF_INET);
 	copy_addr(local, &skc->skc_v6_rcv_saddr, skc->skc_rcv_saddr, is_v4);
 	copy_addr(remote, &skc->skc_v6_daddr, skc->skc_daddr, is_v4);
 }

@@ -3,12 +3,17 @@
 package loader
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
 // LoadOlder is LoadPinned for a build whose records are shorter and whose counters
@@ -25,6 +30,52 @@ func LoadOlder(pins *Pins) (*Programs, error) {
 		spec.Maps[sockopsMapShStats].MaxEntries /= 2
 		spec.Maps[sockopsMapShFaults].MaxEntries *= 2
 	}})
+}
+
+// TypesWithout are the running kernel's types as they were without members of structs,
+// which are those of the programs' own types: of what the kernel lacks all the same
+// nothing is taken.
+func TypesWithout(gone map[string][]string) (*Types, error) {
+	of, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, err
+	}
+	object, err := loadLookup()
+	if err != nil {
+		return nil, err
+	}
+	for name, members := range gone {
+		var ours, kernels *btf.Struct
+		if err := errors.Join(object.Types.TypeByName(name, &ours), of.TypeByName(name, &kernels)); err != nil {
+			return nil, fmt.Errorf("struct %s: %w", name, err)
+		}
+		for _, member := range members {
+			is := func(m btf.Member) bool { return m.Name == member }
+			if !slices.ContainsFunc(ours.Members, is) {
+				return nil, fmt.Errorf("no program reads %s of struct %s", member, name)
+			}
+			if i := slices.IndexFunc(kernels.Members, is); i >= 0 {
+				kernels.Members[i].Name += "_gone"
+			}
+		}
+	}
+	return &Types{altered: of}, nil
+}
+
+// LoadsConvert loads the programs of an upgrade: the walk where the kernel has it.
+func LoadsConvert(p *Programs) error {
+	var both bridge
+	if err := p.loadConvert(&both, p.sockops.ShRecords); err != nil {
+		return err
+	}
+	if err := both.close(); err != nil || p.Lacks(kernel.Scan) != nil {
+		return err
+	}
+	var all converter
+	if err := p.loadConvert(&all, p.sockops.ShRecords); err != nil {
+		return err
+	}
+	return all.ShConvert.Close()
 }
 
 // AliveAgo returns how long ago the state that is pinned in a directory says that

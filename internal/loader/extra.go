@@ -17,7 +17,26 @@ import (
 // read them takes longer than most programs take to load: whoever loads more than
 // once hands the same ones to each. They are read at their first use, keep some
 // megabytes, and serve several at a time. The zero value is ready.
-type Types struct{ cache btf.Cache }
+type Types struct {
+	cache btf.Cache
+	// altered are taken for the kernel's, for tests.
+	altered *btf.Spec
+}
+
+// kernel returns the types.
+func (t *Types) kernel() (*btf.Spec, error) {
+	if t.altered != nil {
+		return t.altered, nil
+	}
+	return t.cache.Kernel()
+}
+
+// options are those of a load whose programs go on with maps that are there.
+func (t *Types) options(maps map[string]*ebpf.Map) *ebpf.CollectionOptions {
+	return &ebpf.CollectionOptions{
+		MapReplacements: maps, Cache: &t.cache, Programs: ebpf.ProgramOptions{KernelTypes: t.altered},
+	}
+}
 
 // extra is an object that gives what not every kernel has: without it the agent
 // bounds and judges still. It is loaded at its first use, once. The zero value is

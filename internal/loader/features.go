@@ -33,7 +33,7 @@ func (p *Programs) capsRTO() error {
 
 // hasMember returns why a struct of the kernel's lacks a member, nil where it does not.
 func (t *Types) hasMember(name, member string) error {
-	spec, err := t.cache.Kernel()
+	spec, err := t.kernel()
 	if err != nil {
 		return fmt.Errorf("read the kernel's types: %w", err)
 	}

@@ -41,7 +41,7 @@ func loadHoldersForm(to *holdersObjects, sockFromFile bool, types *Types) error 
 	if err := spec.Variables[holdersVarCanSockFromFile].Set(sockFromFile); err != nil {
 		return fmt.Errorf("configure holders object: %w", err)
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{Cache: &types.cache}); err != nil {
+	if err := spec.LoadAndAssign(to, types.options(nil)); err != nil {
 		return loadError("holders", err)
 	}
 	return nil

@@ -151,8 +151,7 @@ func (p *Programs) loadSockops() error {
 		if p.nested {
 			rename(spec)
 		}
-		opts := &ebpf.CollectionOptions{MapReplacements: p.reused(spec), Cache: &p.types.cache}
-		if err = spec.LoadAndAssign(&p.sockops, opts); err == nil {
+		if err = spec.LoadAndAssign(&p.sockops, p.types.options(p.reused(spec))); err == nil {
 			if !others {
 				p.noHold = lacking(kernel.Hold, loadError("setsockopt", errs[0]))
 			}
@@ -197,7 +196,7 @@ func (p *Programs) loadObject(name string, load func() (*ebpf.CollectionSpec, er
 			shared[name] = m
 		}
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: shared, Cache: &p.types.cache}); err != nil {
+	if err := spec.LoadAndAssign(to, p.types.options(shared)); err != nil {
 		return loadError(name, err)
 	}
 	return nil

@@ -163,7 +163,7 @@ func (p *Programs) loadConvert(to any, old *ebpf.Map) error {
 			maps[name] = m
 		}
 	}
-	if err := spec.LoadAndAssign(to, &ebpf.CollectionOptions{MapReplacements: maps, Cache: &p.types.cache}); err != nil {
+	if err := spec.LoadAndAssign(to, p.types.options(maps)); err != nil {
 		return loadError("convert", err)
 	}
 	return nil
