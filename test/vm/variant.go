@@ -25,12 +25,15 @@ const everyTest = "."
 var variants = []variant{
 	{
 		name: "no tcp_diag", kernels: []string{"newest"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
-		tests: map[string]string{"internal/doctor": everyTest, "internal/sockets": everyTest, "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs"},
+		tests: map[string]string{"internal/doctor": everyTest, "internal/sockets": everyTest, "internal/agent": "TestDeadPath|TestDeadAfterAck|TestSweep|TestNotTheirs|TestClosedOrBounded"},
 	},
 	{
 		// Before Linux 6.5 nothing closes here, and the rest goes on.
 		name: "no tcp_diag", kernels: []string{"5.10"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
-		tests: map[string]string{"internal/doctor": everyTest, "internal/loader": "TestIdleBound|TestInFlightBound|TestOptionsOnBothEnds"},
+		tests: map[string]string{
+			"internal/doctor": everyTest, "internal/agent": "TestClosedOrBounded",
+			"internal/loader": "TestIdleBound|TestInFlightBound|TestOptionsOnBothEnds",
+		},
 	},
 	{
 		name: "no IPv6", kernels: []string{"newest"}, lacks: "ipv6", append: "ipv6.disable=1",
