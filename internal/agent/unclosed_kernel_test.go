@@ -35,7 +35,19 @@ peers:
 // it is closed.
 func TestClosedOrBounded(t *testing.T) {
 	b := newBed(t, bounded)
-	closes := loadertest.Has(t, b.Programs, kernel.BPFDestroy) || !labtest.Without("destroy")
+	b.closedOrBounded(t, loadertest.Has(t, b.Programs, kernel.BPFDestroy) || !labtest.Without("destroy"))
+}
+
+// TestNoDiagDestroy: so it is where inet_diag finds connections and destroys none.
+func TestNoDiagDestroy(t *testing.T) {
+	labtest.NoDiagDestroy(t)
+	b := newBed(t, bounded)
+	b.closedOrBounded(t, loadertest.Has(t, b.Programs, kernel.BPFDestroy))
+}
+
+// closedOrBounded judges dead connections, which the kernel can close or not.
+func (b *bed) closedOrBounded(t *testing.T, closes bool) {
+	t.Helper()
 	for name, sends := range map[string]bool{"in flight": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
 			client, server := labtest.Pair(t, b.Lab, 0)

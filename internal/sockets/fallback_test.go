@@ -314,3 +314,39 @@ func TestCanDestroy(t *testing.T) {
 		t.Errorf("this kernel: %v", err)
 	}
 }
+
+// TestNoDiagDestroy: where this kernel's inet_diag destroys nothing a walk does, and
+// where that cannot either it is said what would have to be there.
+func TestNoDiagDestroy(t *testing.T) {
+	labtest.NoDiagDestroy(t)
+	p := loadertest.Load(t)
+	walks := loadertest.Has(t, p, kernel.BPFDestroy)
+	l, s := labtest.New(t, lab.Options{}), New(p)
+	if err := s.CanDestroy(l.Client, loader.ErrUnsupported); !errors.Is(err, sockdiag.ErrUnsupported) {
+		t.Errorf("inet_diag alone can destroy: %v", err)
+	}
+	if err := s.CanDestroy(l.Client, p.Lacks(kernel.BPFDestroy)); walks != (err == nil) || !walks && !errors.Is(err, sockdiag.ErrUnsupported) {
+		t.Errorf("can destroy: %v; a walk can: %t", err, walks)
+	}
+	client, server := labtest.Pair(t, l, 0)
+	id := labtest.ID(t, l.Client, client)
+	if found, err := s.Find(l.Client, netip.AddrPort{}, id.Cookie); err != nil || len(found) != 1 || found[0].ID != id {
+		t.Errorf("found %v, %v; want %v", found, err, id)
+	}
+	if walks {
+		sibling, siblingPeer := labtest.PairTo(t, labtest.Dialer{NS: l.Client}, l.Server, netip.AddrPortFrom(l.ServerAddr4, 0))
+		closesOne(t, l, s, id, client, sibling, siblingPeer)
+		return
+	}
+	err := s.Destroy(l.Client, id)
+	if !errors.Is(err, sockdiag.ErrUnsupported) || !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "(CONFIG_INET_DIAG_DESTROY)") {
+		t.Errorf("destroy: %v", err)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	server.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
+		t.Errorf("it is closed: %v", err)
+	}
+}

@@ -29,7 +29,7 @@ var variants = []variant{
 	},
 	{
 		// Before Linux 6.5 nothing closes here, and the rest goes on.
-		name: "no tcp_diag", kernels: []string{"5.10"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
+		name: "no tcp_diag", kernels: []string{"5.10", "6.1"}, lacks: "inet_diag,destroy", without: []string{"tcp_diag"},
 		tests: map[string]string{
 			"internal/doctor": everyTest, "internal/agent": "TestClosedOrBounded",
 			"internal/loader": "TestIdleBound|TestInFlightBound|TestOptionsOnBothEnds",
