@@ -141,7 +141,7 @@ func overlay(ctx context.Context, tmp, initPath string, programs []program, spec
 		if done[top] {
 			continue
 		}
-		done[top] = true
+		done[top] = top != "/"
 		if err := copyTree(top, p.dir, root); err != nil {
 			return "", err
 		}

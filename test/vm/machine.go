@@ -167,7 +167,9 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 		"-chardev", "stdio,id=out,signal=off", "-chardev", "file,id=status,path=" + status,
 	}, emu.args...)
 	cmd := exec.CommandContext(ctx, emu.binary, append(args, emu.ports...)...)
-	cmd.Stdout, cmd.Stderr = m.stdout, m.stderr
+	// Pipes, whatever our own are: qemu makes its output non-blocking, for all who
+	// share it, and once it is killed it does not undo that.
+	cmd.Stdout, cmd.Stderr = piped{m.stdout}, piped{m.stderr}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	err := cmd.Run()
 	if p := cmd.ProcessState; p != nil {
@@ -178,6 +180,9 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	}
 	return nil
 }
+
+// piped is a writer that a command is never given as the file that it may be.
+type piped struct{ io.Writer }
 
 // logTail is how many lines of the kernel log an error shows.
 const logTail = 40

@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sockhealth/sockhealth/test/vm/guest"
 )
@@ -121,6 +124,17 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// Programs run in the folder they ran in on the host, wherever it is.
+func TestFolders(t *testing.T) {
+	m, out := bed(t, "")
+	const script = `pwd; [ "$(stat -c %a /tmp)" = 1777 ]`
+	m.runs(script, script)
+	m.programs[0].dir, m.programs[1].dir = "/tmp/sockhealth/tree", "/run/sockhealth/tree"
+	if status, err := run(t, t.Context(), m); status != 0 || err != nil || out.String() != "/tmp/sockhealth/tree\n/run/sockhealth/tree\n" {
+		t.Errorf("status %d, %v, output %q", status, err, out)
+	}
+}
+
 // A module that was taken away is not found, and any other is.
 func TestWithout(t *testing.T) {
 	m, out := bed(t, `modprobe dummy && ! modprobe veth`)
@@ -142,13 +156,38 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// What a machine is given to write to is as it was when the machine was ended.
 func TestTimeout(t *testing.T) {
-	m, _ := bed(t, `sleep 600`)
+	m, _ := bed(t, `echo on; sleep 600`)
 	m.timeout = 20 * time.Second
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	m.stdout, m.stderr = out, out
 	status, err := run(t, t.Context(), m)
 	if status != guest.StatusTimeout || err == nil {
 		t.Errorf("status %d, %v", status, err)
 	}
+	if flags := statusFlags(t, out); flags&unix.O_NONBLOCK != 0 {
+		t.Errorf("the output was made non-blocking: flags %#x", flags)
+	}
+}
+
+// statusFlags returns a file's flags (F_GETFL), as they are.
+func statusFlags(t *testing.T, f *os.File) (flags int) {
+	t.Helper()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var getErr error
+	err = conn.Control(func(fd uintptr) { flags, getErr = unix.FcntlInt(fd, unix.F_GETFL, 0) })
+	if err := errors.Join(err, getErr); err != nil {
+		t.Fatal(err)
+	}
+	return flags
 }
 
 // An interruption ends the machine, and leaves nothing of it.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountAll mounts what a Linux system has.
+// mountAll mounts what a Linux system has. /tmp and /run stay folders of the initial
+// file system, which is a tmpfs: the source tree may stand below them.
 func mountAll() error {
 	for _, m := range [...]struct{ source, target, kind, data string }{
 		{"proc", "/proc", "proc", ""},
@@ -20,8 +21,6 @@ func mountAll() error {
 		{"bpf", "/sys/fs/bpf", "bpf", "mode=0700"},
 		{"debugfs", "/sys/kernel/debug", "debugfs", ""},
 		{"tracefs", "/sys/kernel/tracing", "tracefs", ""},
-		{"tmpfs", "/tmp", "tmpfs", ""},
-		{"tmpfs", "/run", "tmpfs", ""},
 	} {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {
 			return err
@@ -30,5 +29,11 @@ func mountAll() error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	return nil
+	if err := os.MkdirAll("/run", 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll("/tmp", 0o755); err != nil {
+		return err
+	}
+	return os.Chmod("/tmp", os.ModeSticky|0o777)
 }
