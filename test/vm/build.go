@@ -39,7 +39,7 @@ func (m *matrix) privileged(ctx context.Context) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-test", "-f",
 		`{{if .ForTest}}{{.ForTest}}{{range .Deps}} {{.}}{{end}}{{end}}`, "./...")
 	cmd.Dir = m.top
-	out, err := output(cmd)
+	out, err := output(ctx, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (m *matrix) privileged(ctx context.Context) ([]string, error) {
 func (m *matrix) module(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m")
 	cmd.Dir = m.top
-	out, err := output(cmd)
+	out, err := output(ctx, cmd)
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -78,6 +78,6 @@ func (m *matrix) goTool(ctx context.Context, arch string, args ...string) error 
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = m.top
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch)
-	_, err := output(cmd)
+	_, err := output(ctx, cmd)
 	return err
 }

@@ -13,8 +13,9 @@
 // live; its exit status is the guest's. A guest that ends without one is told
 // as a time-out or as a crash, with the end of the kernel log.
 //
-// It writes only below the cache folder and the folder for results, needs no
-// privilege, and removes what belongs to a run when that ends or is
-// interrupted. It does not install anything: docs/kernels.md names the packages
-// that it calls.
+// It writes only below the cache folder, the folder for results and, what it builds
+// for the guests, bin/vm of the module; go keeps its own cache of what it built. It
+// needs no privilege, and removes what belongs to a run when that ends or is
+// interrupted; the next run removes what one left that was killed. It does not
+// install anything: docs/kernels.md names the packages that it calls.
 package main

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -23,10 +22,10 @@ func (m *matrix) equip(ctx context.Context, arch string, b, agent *binary) error
 	switch b.pkg {
 	case cases:
 		b.beside = []string{agent.path, at("sockhealth-older"), at("golang")}
-		err := errors.Join(
-			ancestor.Build(ctx, m.top, at("sockhealth-older"), "GOARCH="+arch),
-			m.goTool(ctx, arch, "build", "-o", at("golang"), "./test/cases/testdata/runtimes/golang"))
-		if err != nil || foreign {
+		if err := ancestor.Build(ctx, m.top, at("sockhealth-older"), "GOARCH="+arch); err != nil {
+			return err
+		}
+		if err := m.goTool(ctx, arch, "build", "-o", at("golang"), "./test/cases/testdata/runtimes/golang"); err != nil || foreign {
 			return err
 		}
 		b.beside = append(b.beside, at("keepalive"))
@@ -50,7 +49,7 @@ func (m *matrix) equip(ctx context.Context, arch string, b, agent *binary) error
 
 // withLibraries returns a program and the libraries that it needs.
 func withLibraries(ctx context.Context, path string) ([]string, error) {
-	out, err := output(exec.CommandContext(ctx, "ldd", path))
+	out, err := output(ctx, exec.CommandContext(ctx, "ldd", path))
 	if err != nil {
 		return nil, err
 	}

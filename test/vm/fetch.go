@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +20,12 @@ import (
 // folder to get a newer one. Apt works on lists and a cache of its own below
 // the cache folder; of the system's configuration it reads the address of the
 // mirror, and checks signatures with Debian's keys.
-func (k target) fetch(ctx context.Context, cache string, progress io.Writer) error {
-	in := &installed{target: k, dir: filepath.Join(cache, k.name)}
+func (k target) fetch(ctx context.Context, to *folders, progress io.Writer) error {
+	in := &installed{target: k, dir: filepath.Join(to.cache, k.name)}
 	if isFile(in.ready()) {
 		return nil
 	}
-	a, err := newApt(ctx, k, cache)
+	a, err := newApt(ctx, k, to.cache)
 	if err != nil {
 		return err
 	}
@@ -34,7 +33,7 @@ func (k target) fetch(ctx context.Context, cache string, progress io.Writer) err
 	if err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(cache, runPrefix())
+	tmp, err := os.MkdirTemp(to.run, k.name+"-")
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ APT::Sandbox::User "root";
 // proxies returns the lines of the system's configuration of apt that say by
 // which proxy the mirror is reached.
 func proxies(ctx context.Context) (string, error) {
-	out, err := output(exec.CommandContext(ctx, "apt-config", "dump"))
+	out, err := output(ctx, exec.CommandContext(ctx, "apt-config", "dump"))
 	if err != nil {
 		return "", err
 	}
@@ -154,8 +153,8 @@ func proxies(ctx context.Context) (string, error) {
 // mirror returns the address of the Debian archive, or of its security archive,
 // that the system's apt uses.
 func mirror(ctx context.Context, security bool) (string, error) {
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)",
-		"Identifier: Packages", "Origin: Debian").Output()
+	out, err := output(ctx, exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)",
+		"Identifier: Packages", "Origin: Debian"))
 	if err != nil {
 		return "", fmt.Errorf("ask apt for its mirror: %w", err)
 	}
@@ -232,22 +231,5 @@ func (a *apt) run(ctx context.Context, dir, tool string, args ...string) ([]byte
 	cmd := exec.CommandContext(ctx, tool, append([]string{"-q"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.config, "LC_ALL=C")
-	return output(cmd)
-}
-
-// command runs a tool that prints nothing of use.
-func command(ctx context.Context, name string, args ...string) error {
-	_, err := output(exec.CommandContext(ctx, name, args...))
-	return err
-}
-
-// output returns what a tool prints; its error ends with what the tool said.
-func output(cmd *exec.Cmd) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return out, nil
+	return output(ctx, cmd)
 }

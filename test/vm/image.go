@@ -29,7 +29,7 @@ var modules = []string{
 }
 
 // base returns the archive with a kernel's modules and the tools, which it
-// makes at the first use.
+// makes at the first use, in tmp, a folder of the same file system.
 func (in *installed) base(ctx context.Context, tmp string) (string, error) {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(strings.Join(modules, " ")))
@@ -63,9 +63,9 @@ func (in *installed) base(ctx context.Context, tmp string) (string, error) {
 	if err := copyFile(busybox, filepath.Join(root, "bin/busybox")); err != nil {
 		return "", err
 	}
-	// Beside it, since tmp may lie on another device; and by a name of its own:
-	// another machine of this kernel may be about the same.
-	made := path + "." + filepath.Base(tmp)
+	// In tmp until it is whole: another machine of this kernel may be about the same,
+	// and what an interruption leaves goes with tmp.
+	made := filepath.Join(tmp, "base.cpio")
 	if err := archive(ctx, root, made); err != nil {
 		return "", err
 	}
@@ -76,9 +76,12 @@ func (in *installed) base(ctx context.Context, tmp string) (string, error) {
 // modprobe reads no compressed ones.
 func (in *installed) copyModules(ctx context.Context, lib string) error {
 	for _, m := range modules {
-		out, err := output(exec.CommandContext(ctx, "modprobe", "-d", in.dir, "-S", in.release, "--show-depends", m))
-		if err != nil {
+		out, err := output(ctx, exec.CommandContext(ctx, "modprobe", "-d", in.dir, "-S", in.release, "--show-depends", m))
+		if err != nil && strings.Contains(err.Error(), "Module "+m+" not found in directory") {
 			continue // not in this kernel
+		}
+		if err != nil {
+			return err
 		}
 		for line := range strings.Lines(string(out)) {
 			fields := strings.Fields(line)
@@ -105,7 +108,7 @@ func unpack(ctx context.Context, path, lib string) error {
 	default:
 		return copyFile(path, filepath.Join(lib, name))
 	}
-	out, err := output(exec.CommandContext(ctx, tool, "-dcq", path))
+	out, err := output(ctx, exec.CommandContext(ctx, tool, "-dcq", path))
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	var kept bytes.Buffer
 	live := &lines{w: m.out, prefix: j.label(), all: m.run != ""}
 	vm := &machine{
-		kernel: j.kernel, cache: m.cache, init: init, programs: j.runs,
+		kernel: j.kernel, tmp: m.folders.run, init: init, programs: j.runs,
 		env: append(usual(lacking(j.kernel.arch)), j.env...), without: j.without, append: j.append, timeout: m.timeout,
 		stdout: io.MultiWriter(log, live, &kept), stderr: log,
 	}

@@ -36,7 +36,7 @@ type program struct {
 // machine is one virtual machine and what runs in it, one after the other.
 type machine struct {
 	kernel   *installed
-	cache    string
+	tmp      string // the machine's own folder is made here
 	init     string // the first process's binary
 	programs []program
 	env      []string
@@ -77,7 +77,7 @@ var emulators = map[string]emulator{
 // run boots the machine and returns the program's exit status, or one of the
 // guest's own with the reason in the error.
 func (m *machine) run(ctx context.Context) (status int, err error) {
-	tmp, err := os.MkdirTemp(m.cache, runPrefix())
+	tmp, err := os.MkdirTemp(m.tmp, "machine-")
 	if err != nil {
 		return guest.StatusFailed, err
 	}

@@ -69,9 +69,18 @@ func bed(t *testing.T, script string) (m *machine, out *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f := &folders{cache: cacheDefault()}
+	if err := f.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.close(); err != nil {
+			t.Error(err)
+		}
+	})
 	out = new(bytes.Buffer)
 	m = &machine{
-		kernel: in, cache: t.TempDir(), init: os.Getenv("SOCKHEALTH_VM_INIT"), timeout: 2 * time.Minute, stdout: out, stderr: out,
+		kernel: in, tmp: f.run, init: os.Getenv("SOCKHEALTH_VM_INIT"), timeout: 2 * time.Minute, stdout: out, stderr: out,
 	}
 	m.runs(script)
 	return m, out
@@ -89,7 +98,7 @@ func (m *machine) runs(scripts ...string) {
 func run(t *testing.T, ctx context.Context, m *machine) (int, error) {
 	t.Helper()
 	status, err := m.run(ctx)
-	left, readErr := os.ReadDir(m.cache)
+	left, readErr := os.ReadDir(m.tmp)
 	if readErr != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, readErr)
 	}

@@ -21,7 +21,9 @@ func main() {
 	// depmod and modprobe are not where users look for programs.
 	err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	if err == nil {
-		err = newRoot().ExecuteContext(ctx)
+		f := new(folders)
+		err = newRoot(f).ExecuteContext(ctx)
+		err = errors.Join(err, f.close())
 	}
 	var status statusError
 	switch {
@@ -38,25 +40,28 @@ type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-func newRoot() *cobra.Command {
-	var cache string
+func newRoot(f *folders) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "vm",
 		Short:         "Run tests under other Linux kernels",
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
-			if cache, err = filepath.Abs(cache); err != nil {
+			if f.cache, err = filepath.Abs(f.cache); err != nil {
 				return err
 			}
-			return openCache(cache)
+			if err := f.open(); err != nil {
+				return err
+			}
+			// What tools leave that are killed goes with the folder.
+			return errors.Join(os.Setenv("TMPDIR", f.run), os.Setenv("GOTMPDIR", f.run))
 		},
 	}
-	root.PersistentFlags().StringVar(&cache, "cache", cacheDefault(), "folder of the kernels")
-	root.AddCommand(newFetch(&cache), newExec(&cache), newMatrix(&cache), newTable())
+	root.PersistentFlags().StringVar(&f.cache, "cache", cacheDefault(), "folder of the kernels")
+	root.AddCommand(newFetch(f), newExec(f), newMatrix(f), newTable())
 	return root
 }
 
-func newFetch(cache *string) *cobra.Command {
+func newFetch(f *folders) *cobra.Command {
 	return &cobra.Command{
 		Use:   "fetch [KERNEL...]",
 		Short: "Unpack kernels into the cache folder, all of amd64 if none is named",
@@ -66,7 +71,7 @@ func newFetch(cache *string) *cobra.Command {
 				return err
 			}
 			for _, k := range ks {
-				if err := k.fetch(cmd.Context(), *cache, cmd.OutOrStdout()); err != nil {
+				if err := k.fetch(cmd.Context(), f, cmd.OutOrStdout()); err != nil {
 					return err
 				}
 			}
@@ -75,7 +80,7 @@ func newFetch(cache *string) *cobra.Command {
 	}
 }
 
-func newExec(cache *string) *cobra.Command {
+func newExec(to *folders) *cobra.Command {
 	var name string
 	var beside, env []string
 	m := new(machine)
@@ -88,7 +93,7 @@ func newExec(cache *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if m.kernel, err = ks[0].open(*cache); err != nil {
+			if m.kernel, err = ks[0].open(to.cache); err != nil {
 				return err
 			}
 			dir, err := os.Getwd()
@@ -99,7 +104,7 @@ func newExec(cache *string) *cobra.Command {
 				return err
 			}
 			m.env = append(usual(bare), env...)
-			m.cache, m.programs = *cache, []program{{path: args[0], beside: beside, args: args[1:], dir: dir}}
+			m.tmp, m.programs = to.run, []program{{path: args[0], beside: beside, args: args[1:], dir: dir}}
 			m.stdout, m.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			status, err := m.run(cmd.Context())
 			if err != nil {

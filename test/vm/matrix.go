@@ -19,7 +19,7 @@ import (
 
 // matrix runs every privileged test, doctor and the demo under several kernels.
 type matrix struct {
-	cache   string
+	folders *folders
 	out     io.Writer
 	top     string // the module's folder
 	results string // a file for each kernel is written here
@@ -28,15 +28,15 @@ type matrix struct {
 	atOnce  int
 }
 
-func newMatrix(cache *string) *cobra.Command {
-	m := &matrix{}
+func newMatrix(f *folders) *cobra.Command {
+	m := &matrix{folders: f}
 	var names []string
 	cmd := &cobra.Command{
 		Use:   "matrix",
 		Short: "Run every privileged test, doctor and the demo under several kernels",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			m.cache, m.out = *cache, &locked{w: cmd.OutOrStdout()}
+			m.out = &locked{w: cmd.OutOrStdout()}
 			if m.top, err = os.Getwd(); err != nil {
 				return err
 			}
@@ -47,12 +47,12 @@ func newMatrix(cache *string) *cobra.Command {
 			return m.all(cmd.Context(), ks)
 		},
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&names, "kernel", nil, "kernels to run (default: all of amd64)")
-	f.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
-	f.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
-	f.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	f.IntVar(&m.atOnce, "at-once", 9, "machines at a time at most, of one processor each; one more starts while processors are idle")
+	flags := cmd.Flags()
+	flags.StringSliceVar(&names, "kernel", nil, "kernels to run (default: all of amd64)")
+	flags.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
+	flags.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
+	flags.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
+	flags.IntVar(&m.atOnce, "at-once", 9, "machines at a time at most, of one processor each; one more starts while processors are idle")
 	return cmd
 }
 
@@ -66,10 +66,10 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 	var plans [][]*job
 	builds := make(map[string][]binary)
 	for _, k := range kernels {
-		if err := k.fetch(ctx, m.cache, m.out); err != nil {
+		if err := k.fetch(ctx, m.folders, m.out); err != nil {
 			return err
 		}
-		in, err := k.open(m.cache)
+		in, err := k.open(m.folders.cache)
 		if err != nil {
 			return err
 		}
@@ -219,10 +219,10 @@ func (m *matrix) build(ctx context.Context, arch string) ([]binary, error) {
 		out = append(out, binary{pkg: pkg, dir: filepath.Join(m.top, pkg), path: filepath.Join(dir, filepath.Base(pkg)+".test")})
 	}
 	agent := binary{dir: m.top, path: filepath.Join(dir, "sockhealth")}
-	err = errors.Join(
-		m.goTool(ctx, arch, args...),
-		m.goTool(ctx, arch, "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sockhealth"))
-	if err != nil {
+	if err := m.goTool(ctx, arch, args...); err != nil {
+		return nil, err
+	}
+	if err := m.goTool(ctx, arch, "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sockhealth"); err != nil {
 		return nil, err
 	}
 	for i := range out {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // now is what loads the programs in loader.go, and before what loads older ones: the
@@ -32,7 +33,14 @@ func Build(ctx context.Context, module, path string, env ...string) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", path, "./cmd/sockhealth")
 	cmd.Dir, cmd.Env = module, append(append(os.Environ(), "CGO_ENABLED=0"), env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	// Once it is interrupted, go removes what it has begun.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return fmt.Errorf("build an older agent: %w", context.Cause(ctx))
+	}
+	if err != nil {
 		return fmt.Errorf("build an older agent: %w: %s", err, out)
 	}
 	return nil
