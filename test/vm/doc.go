@@ -10,8 +10,10 @@
 // A guest has cgroup v2, bpffs, BTF, and the kernel's own module loader with the
 // modules that the tests ask for; the module's source tree stands at the same
 // path as on the host, so that tests find their files. The program's output is
-// live; its exit status is the guest's. A guest that ends without one is told
-// as a time-out or as a crash, with the end of the kernel log.
+// live; its exit status is the guest's. A program that is not done shortly before the
+// machine's end is sent SIGQUIT, so that a Go program prints its goroutines. A guest
+// that ends without a status is told as a time-out or as a crash, with the kernel log
+// from the trouble on, or its end.
 //
 // It writes only below the cache folder, the folder for results and, what it builds
 // for the guests, bin/vm of the module; go keeps its own cache of what it built. It

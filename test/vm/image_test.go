@@ -5,15 +5,24 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
+
+// foreign is an architecture that is not this machine's.
+func foreign() string {
+	if runtime.GOARCH == "arm64" {
+		return "amd64"
+	}
+	return "arm64"
+}
 
 // pretend makes a kernel without modules, and tools in place of the real ones that do
 // what the scripts say.
 func pretend(t *testing.T, scripts map[string]string) *installed {
 	t.Helper()
-	in := &installed{target: target{name: "6.1", arch: "other"}, dir: t.TempDir(), release: "6.1.0"}
+	in := &installed{target: target{name: "6.1", arch: foreign()}, dir: t.TempDir(), release: "6.1.0"}
 	tools := t.TempDir()
 	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
 	files := map[string]string{filepath.Join(in.dir, "bin/busybox"): ""}

@@ -35,8 +35,9 @@ type job struct {
 	output []byte
 }
 
-// run boots the machine. All it says goes to a file as it comes; what matters,
-// or all where that is asked for, to the matrix's output.
+// run boots the machine. All it says goes to a file as it comes, and the kernel log
+// after it where the job fails; what matters, or all where that is asked for, goes to
+// the matrix's output.
 func (j *job) run(ctx context.Context, m *matrix) {
 	began := time.Now()
 	j.status, j.err = j.boot(ctx, m)
@@ -74,6 +75,10 @@ func (j *job) boot(ctx context.Context, m *matrix) (status int, err error) {
 	j.output = kept.Bytes()
 	if err == nil && status == 0 && m.run == "" {
 		err = allRan(j.output, j.tests)
+	}
+	if (err != nil || status != 0) && vm.log != "" {
+		_, logErr := fmt.Fprintf(log, "\nkernel log:\n%s", vm.log)
+		err = errors.Join(err, logErr)
 	}
 	return status, err
 }
@@ -125,7 +130,7 @@ func (l *locked) Write(b []byte) (int, error) {
 }
 
 // telling are the lines that say that a test did not pass.
-var telling = regexp.MustCompile(`^\s*--- (FAIL|SKIP)|^(panic|fatal error|FAIL)\b`)
+var telling = regexp.MustCompile(`^\s*--- (FAIL|SKIP)|^(panic|fatal error|FAIL|SIGQUIT)\b`)
 
 // lines passes whole lines on, each with a prefix: all, or those that tell.
 type lines struct {

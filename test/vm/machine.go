@@ -10,9 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,9 +41,12 @@ type machine struct {
 	without  []string
 	append   string // to the kernel's command line
 	timeout  time.Duration
-	stdout   io.Writer     // the programs' output
-	stderr   io.Writer     // what is to be said about the machine
-	cpu      time.Duration // of qemu, once run has returned
+	stdout   io.Writer // the programs' output
+	stderr   io.Writer // what is to be said about the machine
+
+	// Once run has returned:
+	cpu time.Duration // of qemu
+	log string        // the kernel's, of the last start
 }
 
 // emulator is how qemu is called for an architecture, and the devices that its
@@ -113,10 +114,11 @@ func (m *machine) boot(ctx, limited context.Context, emu *emulator, image, tmp s
 		}
 	}
 	qemuErr := m.qemu(limited, emu, image, console, said)
+	log, err := os.ReadFile(console)
+	m.log = string(log)
 	if ctx.Err() != nil {
 		return guest.StatusFailed, false, context.Cause(ctx)
 	}
-	log, err := os.ReadFile(console)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return guest.StatusFailed, false, err
 	}
@@ -124,11 +126,11 @@ func (m *machine) boot(ctx, limited context.Context, emu *emulator, image, tmp s
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return guest.StatusFailed, false, err
 	}
-	status, err = conclude(string(raw), string(log), limited.Err() != nil, m.timeout)
+	status, err = conclude(string(raw), m.log, limited.Err() != nil, m.timeout)
 	if err != nil && !errors.Is(limited.Err(), context.DeadlineExceeded) {
 		err = errors.Join(err, qemuErr)
 	}
-	return status, strings.Contains(string(log), guest.Booted), err
+	return status, strings.Contains(m.log, guest.Booted), err
 }
 
 // image makes the machine's initial file system.
@@ -162,7 +164,7 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 	args := append([]string{
 		"-nodefaults", "-no-reboot", "-display", "none", "-accel", "tcg,thread=multi", "-smp", "1", "-m", "1G",
 		"-kernel", m.kernel.image, "-initrd", image,
-		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off highres=off nokaslr rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60 " + m.append),
+		"-append", strings.TrimSpace("console=" + emu.console + " loglevel=5 panic=-1 mitigations=off highres=off nokaslr rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60 " + endOf(ctx) + " " + m.append),
 		"-serial", "file:" + console,
 		"-chardev", "stdio,id=out,signal=off", "-chardev", "file,id=status,path=" + status,
 	}, emu.args...)
@@ -184,53 +186,13 @@ func (m *machine) qemu(ctx context.Context, emu *emulator, image, console, statu
 // piped is a writer that a command is never given as the file that it may be.
 type piped struct{ io.Writer }
 
-// logTail is how many lines of the kernel log an error shows.
-const logTail = 40
+// grace is how long before a machine's end its program is asked for its stacks.
+const grace = 30 * time.Second
 
-// conclude tells how a machine ended, from what it said on its ports.
-func conclude(said, log string, timedOut bool, timeout time.Duration) (int, error) {
-	trouble := troubleIn(log)
-	status, err := strconv.Atoi(strings.TrimSpace(said))
-	if err == nil && trouble == "" && status != guest.StatusFailed {
-		if why := initSaid.FindStringSubmatch(log); status == guest.StatusNoStart && why != nil {
-			return status, fmt.Errorf("the program could not be started: %s", why[1])
-		}
-		return status, nil
-	}
-	var what string
-	switch {
-	case trouble != "":
-		status, what = guest.StatusFailed, "the kernel said "+strconv.Quote(trouble)
-	case err == nil:
-		what = "the machine could not run the program"
-	case timedOut:
-		status, what = guest.StatusTimeout, fmt.Sprintf("the machine was ended after %s", timeout)
-	default:
-		status, what = guest.StatusFailed, "the machine ended without a status"
-	}
-	return status, fmt.Errorf("%s; kernel log:\n%s", what, tail(log, logTail))
-}
-
-// initSaid is what the first process says of a program that does not start.
-var initSaid = regexp.MustCompile(`init: ((?:fork/exec|exec|chdir) .*)`)
-
-// trouble is what a kernel says when it has a fault.
-var trouble = regexp.MustCompile(`Kernel panic|BUG: |Oops|general protection fault|KASAN|` +
-	`WARNING: (CPU|\S+\.[chS]:\d+)|blocked for more than|rcu: INFO: .* stall|unregister_netdevice: waiting`)
-
-// troubleIn returns the first line of a kernel log that tells of a fault of the
-// kernel, "" without one.
-func troubleIn(log string) string {
-	for line := range strings.Lines(log) {
-		if trouble.MatchString(line) {
-			return strings.TrimSpace(line)
-		}
-	}
-	return ""
-}
-
-// tail returns the last n lines.
-func tail(text string, n int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+// endOf tells the guest, on the kernel's command line, when to be done: grace before
+// the context's deadline, which it must have, or a quarter of the time where that is less.
+func endOf(ctx context.Context) string {
+	deadline, _ := ctx.Deadline()
+	left := time.Until(deadline)
+	return fmt.Sprintf("%s=%.0f", guest.Seconds, max(1, (left-min(grace, left/4)).Seconds()))
 }

@@ -17,43 +17,6 @@ import (
 	"github.com/sockhealth/sockhealth/test/vm/guest"
 )
 
-const panicLog = `[    1.9] Run /init as init process
-[   58.8] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000200
-[   58.9] Call Trace:
-`
-
-func TestConclude(t *testing.T) {
-	for _, tc := range []struct {
-		name, said, log string
-		timedOut        bool
-		status          int
-		err             string // "" for none
-	}{
-		{name: "well", said: "0\n"},
-		{name: "the program's status", said: "3\n", status: 3},
-		{name: "well at the last moment", said: "0\n", timedOut: true},
-		{name: "time-out", timedOut: true, status: guest.StatusTimeout, err: "ended after 1m0s"},
-		{name: "crash", log: panicLog, status: guest.StatusFailed, err: "Kernel panic"},
-		{name: "hung after a crash", log: panicLog, timedOut: true, status: guest.StatusFailed, err: "Kernel panic"},
-		{name: "ended without a word", status: guest.StatusFailed, err: "without a status"},
-		{name: "half a word", said: "x", status: guest.StatusFailed, err: "without a status"},
-		{name: "not run", said: "125\n", log: "init: no such file", status: guest.StatusFailed, err: "init: no such file"},
-		{name: "the program's own 127", said: "127\n", log: "[ 0.9] init: booted\n", status: guest.StatusNoStart},
-		{name: "not started", said: "127\n", log: "[ 0.9] init: booted\n[ 0.9] init: fork/exec /vm/x: no such file or directory\n", status: guest.StatusNoStart, err: "not be started: fork/exec /vm/x"},
-		{name: "well, but the kernel is not", said: "0\n", log: "[  9.1] BUG: kernel NULL pointer dereference\n", status: guest.StatusFailed, err: "NULL pointer"},
-		{name: "a warning", said: "0\n", log: "[  9.1] WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x1/0x2\n", status: guest.StatusFailed, err: "refcount.c"},
-		{name: "a warning of older kernels", said: "0\n", log: "[  9.1] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1\n", status: guest.StatusFailed, err: "dev.c"},
-		{name: "chatter", said: "0\n", log: "[ 0.8] mtrr: your CPUs had inconsistent MTRRdefType settings\n"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			status, err := conclude(tc.said, tc.log, tc.timedOut, time.Minute)
-			if status != tc.status || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-				t.Errorf("status %d, %v; want %d, %q", status, err, tc.status, tc.err)
-			}
-		})
-	}
-}
-
 // bed runs a shell command under the kernel that the environment names.
 func bed(t *testing.T, script string) (m *machine, out *bytes.Buffer) {
 	t.Helper()
@@ -167,7 +130,7 @@ func TestCrash(t *testing.T) {
 
 // What a machine is given to write to is as it was when the machine was ended.
 func TestTimeout(t *testing.T) {
-	m, _ := bed(t, `echo on; sleep 600`)
+	m, _ := bed(t, `trap "" QUIT; echo on; sleep 600`)
 	m.timeout = 20 * time.Second
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
@@ -181,6 +144,20 @@ func TestTimeout(t *testing.T) {
 	}
 	if flags := statusFlags(t, out); flags&unix.O_NONBLOCK != 0 {
 		t.Errorf("the output was made non-blocking: flags %#x", flags)
+	}
+}
+
+// A program that would not end in time is asked where it is, and no other is started.
+func TestLate(t *testing.T) {
+	m, out := bed(t, "")
+	m.runs("trap 'echo here; exit 3' QUIT; while :; do sleep 1; done", "echo another")
+	m.timeout = 30 * time.Second
+	status, err := run(t, t.Context(), m)
+	if status != guest.StatusTimeout || err == nil || !strings.Contains(err.Error(), "/vm/busybox did not end in time") {
+		t.Errorf("status %d, %v", status, err)
+	}
+	if out.String() != "here\n" {
+		t.Errorf("output %q", out)
 	}
 }
 

@@ -154,7 +154,7 @@ func (m *matrix) runJobs(ctx context.Context, jobs []*job) error {
 
 // plan returns a kernel's jobs, the long ones first.
 func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
-	args := []string{"-test.short", "-test.v", "-test.timeout", (m.timeout - 30*time.Second).String()}
+	args := []string{"-test.short", "-test.v"} // for the time, the machine sees to it
 	if m.run != "" {
 		args = append(args, "-test.run", m.run)
 	}

@@ -10,6 +10,11 @@ const SpecPath = "/vm/spec.json"
 // Folder is where the programs stand, and what they find beside them.
 const Folder = "/vm"
 
+// Seconds is the variable in the first process's environment that says when to be
+// done, in seconds since the kernel's start. A program that runs then is sent SIGQUIT,
+// which makes a Go program print its goroutines, and none is started after it.
+const Seconds = "VM_SECONDS"
+
 // Spec is one run.
 type Spec struct {
 	Programs []Program // run one after the other, whatever becomes of the others

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,9 +27,13 @@ func main() {
 	}
 	code := guest.StatusFailed
 	spec, err := prepare()
+	var end time.Time
+	if err == nil {
+		end, err = endOf(os.Getenv(guest.Seconds))
+	}
 	if err == nil {
 		logf("booted")
-		code, err = runAll(spec)
+		code, err = runAll(spec, end)
 	}
 	if err != nil {
 		logf("%v", err)
@@ -100,8 +105,8 @@ func takeAway(module string) error {
 	return nil
 }
 
-// runAll runs the programs and returns the first exit status that is not 0.
-func runAll(spec *guest.Spec) (first int, errs error) {
+// runAll runs the programs until end, and returns the first exit status that is not 0.
+func runAll(spec *guest.Spec, end time.Time) (first int, errs error) {
 	out, err := openPort(spec.Output)
 	if err != nil {
 		return guest.StatusFailed, err
@@ -109,11 +114,14 @@ func runAll(spec *guest.Spec) (first int, errs error) {
 	defer out.Close()
 	for i := range spec.Programs {
 		p := &spec.Programs[i]
-		code, err := run(p, spec.Env, out)
+		code, err := run(p, spec.Env, out, end)
 		if first == 0 && !(p.Finds && code == 1) {
 			first = code
 		}
 		errs = errors.Join(errs, err)
+		if time.Now().After(end) {
+			break
+		}
 	}
 	drain(out)
 	return first, errs
@@ -121,14 +129,19 @@ func runAll(spec *guest.Spec) (first int, errs error) {
 
 // run runs one program and returns its exit status; 128 and the signal's number
 // where one killed it.
-func run(p *guest.Program, env []string, out *os.File) (int, error) {
+func run(p *guest.Program, env []string, out *os.File, end time.Time) (int, error) {
 	cmd := exec.Command(p.Args[0], p.Args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, p.Dir
 	cmd.Env = append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {
 		return guest.StatusNoStart, err
 	}
-	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+	late := time.AfterFunc(time.Until(end), func() { _ = cmd.Process.Signal(unix.SIGQUIT) })
+	err := cmd.Wait()
+	if !late.Stop() {
+		return guest.StatusTimeout, fmt.Errorf("%s did not end in time", p.Args[0])
+	}
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return guest.StatusFailed, err
 	}
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
