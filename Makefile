@@ -73,12 +73,14 @@ bench: ## Measure, each figure beside its rival of the same run (root)
 generate: ## Compile the BPF programs and write their bindings (clang-19, llvm-19, libbpf-dev)
 	$(GO) generate ./internal/loader
 
-check: generate ## Demand what is committed: generated files, format, vet, module
+check: generate ## Demand what is committed: generated files, format, vet, both architectures, module
 	$(CLANG_FORMAT) --dry-run --Werror bpf/*.c bpf/*.h bpf/include/*.h
 	@test -z "$$(gofmt -l $(GOSRC))" || { echo "gofmt -w: $$(gofmt -l $(GOSRC))"; exit 1; }
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./report
 	GOARCH=arm64 $(GO) vet ./...
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./...
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) test -c -ldflags='-s -w' -o /dev/null ./... >/dev/null # linked, too
 	$(GO) mod tidy -diff
 	git diff --exit-code -- internal/loader
 
