@@ -44,8 +44,8 @@ endif
 # Needs qemu-system-x86 (qemu-system-arm for arm64), busybox-static, cpio, kmod,
 # xz-utils and zstd, what the tests run there (gcc, libc6-dev, runc), and neither root
 # nor KVM.
-vm: vm-tool ## Run every privileged test under other kernels: KERNEL=5.10,6.1 RUN=pattern
-	bin/vm/vm matrix $(if $(KERNEL),--kernel $(KERNEL)) $(if $(RUN),--run '$(RUN)')
+vm: vm-tool ## Run every privileged test under other kernels: KERNEL=5.10,6.1 RUN=pattern, with VARIANTS=1 doctor, demo and variants, too
+	bin/vm/vm matrix $(if $(KERNEL),--kernel $(KERNEL)) $(if $(RUN),--run '$(RUN)') $(if $(VARIANTS),--variants)
 
 vm-tool: ## Build ./bin/vm/vm and the guests' first process
 	CGO_ENABLED=0 $(GO) build -o bin/vm/vm ./test/vm
@@ -58,7 +58,7 @@ vm-check: vm-tool ## Test the machines that `make vm` runs the tests in
 vm-fetch: vm-tool ## Unpack kernels into the cache folder: KERNEL=5.10,6.1
 	bin/vm/vm fetch $(subst $(comma), ,$(KERNEL))
 
-vm-table: vm-tool ## Write what the last `make vm` found into docs/kernels.md
+vm-table: vm-tool ## Write what the last `make vm` of a commit found into docs/kernels.md
 	bin/vm/vm table docs/kernels.md
 
 fuzz: ## Fuzz each fuzz target for FUZZTIME (default 20s)

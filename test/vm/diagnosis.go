@@ -32,13 +32,16 @@ func (r *result) checks() []string {
 	return out
 }
 
-// cell is what was found of a check.
+// cell is what was found of a check, in the words that internal/doctor's test of the
+// table expects.
 func (r *result) cell(name string) string {
 	for _, c := range r.diagnosed().Checks {
 		switch {
 		case c.Name != name:
 		case c.Status == "works":
 			return "yes"
+		case c.Status == "untested":
+			return "untested"
 		default:
 			return "no"
 		}
@@ -46,14 +49,11 @@ func (r *result) cell(name string) string {
 	return "?"
 }
 
-// series is the release as a column's head: "6.1", "6.1 arm64".
+// series is the release as a column's head: "6.1".
 func (r *result) series() string {
 	release, err := kernel.ParseRelease(r.Release)
 	if err != nil {
 		return r.Release
-	}
-	if _, arch, ok := strings.Cut(r.Kernel, "-"); ok {
-		return release.String() + " " + arch
 	}
 	return release.String()
 }

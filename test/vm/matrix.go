@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,15 @@ type matrix struct {
 	out     io.Writer
 	top     string // the module's folder
 	results string // a file for each kernel is written here
-	run     string // only tests that match; then no doctor, demo or variant
+	run     string // only tests that match; "" for all
+	beside  bool   // doctor, demo and variants beside what run chooses, as beside all
 	timeout time.Duration
 	atOnce  int
+
+	// What was found before the machines run.
+	packages []string            // those whose tests can reach the kernel
+	tests    map[string][]string // the names of their tests
+	version  string              // of what is tested, "" where nobody knows
 }
 
 func newMatrix(f *folders) *cobra.Command {
@@ -49,7 +56,8 @@ func newMatrix(f *folders) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&names, "kernel", nil, "kernels to run (default: all of amd64)")
-	flags.StringVar(&m.run, "run", "", "run only tests that match, and nothing else")
+	flags.StringVar(&m.run, "run", "", "run only tests that match, and nothing else; no result is kept")
+	flags.BoolVar(&m.beside, "variants", false, "with --run, too: doctor, the demo, and the machines that lack something")
 	flags.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	flags.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
 	flags.IntVar(&m.atOnce, "at-once", 9, "machines at a time at most, of one processor each; one more starts while processors are idle")
@@ -63,6 +71,10 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 	if err := os.MkdirAll(m.results, 0o755); err != nil {
 		return err
 	}
+	if err := m.list(ctx); err != nil {
+		return err
+	}
+	m.version = m.describe(ctx)
 	var plans [][]*job
 	builds := make(map[string][]binary)
 	for _, k := range kernels {
@@ -91,26 +103,49 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	failed, passed := 0, 0
+	if m.version != "" && m.describe(ctx) != m.version {
+		fmt.Fprintln(m.out, "vm: the tree changed meanwhile: this makes no table")
+		m.version = strings.TrimSuffix(m.version, changed) + changed
+	}
+	err := m.conclude(kernels, jobs)
+	fmt.Fprintf(m.out, "%d kernels in %s\n", len(kernels), time.Since(began).Round(time.Second))
+	return err
+}
+
+// describe is the version of what is tested. Where git does not know, tests run all the
+// same.
+func (m *matrix) describe(ctx context.Context) string {
+	version, err := versionOf(ctx, m.top)
+	if err != nil {
+		fmt.Fprintf(m.out, "vm: %v: this makes no table\n", err)
+	}
+	return version
+}
+
+// conclude prints what came of the jobs, and keeps it where all tests ran: whatever
+// failed, so that the table can say that it did.
+func (m *matrix) conclude(kernels []target, jobs []*job) error {
+	failed := 0
+	var errs []error
 	for _, k := range kernels {
 		r := gather(k.name, jobs)
+		r.Version = m.version
 		r.print(m.out)
 		failed += r.Bad
-		passed += r.Passed
+		if r.Passed == 0 {
+			errs = append(errs, fmt.Errorf("no test passed under kernel %s", k.name))
+		}
 		if m.run == "" {
-			if err := r.write(m.results); err != nil {
-				return err
-			}
+			errs = append(errs, r.write(m.results))
 		}
 	}
-	fmt.Fprintf(m.out, "%d kernels in %s\n", len(kernels), time.Since(began).Round(time.Second))
-	if passed == 0 {
-		return errors.New("no test ran")
+	if m.run == "" {
+		fmt.Fprintf(m.out, "\nkept in %s, also where something failed, for `make vm-table`: version %s\n", m.results, cmp.Or(m.version, "unknown"))
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d machines failed", failed, len(jobs))
+		errs = append(errs, fmt.Errorf("%d of %d machines failed", failed, len(jobs)))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // runJobs runs the jobs until all are done or ctx is.
@@ -160,17 +195,20 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 	}
 	var jobs []*job
 	for _, packages := range apart {
-		jobs = append(jobs, &job{kernel: in, name: strings.Join(packages, ", ")})
+		jobs = append(jobs, &job{kernel: in, name: strings.Join(packages, ", "), whole: m.run == ""})
 	}
-	rest := &job{kernel: in, name: "the others"}
+	rest := &job{kernel: in, name: "the others", whole: m.run == ""}
 	jobs = append(jobs, rest)
 	agent := binaries[len(binaries)-1]
-	if rest.doctor = m.run == ""; rest.doctor {
+	if rest.doctor = m.everything(); rest.doctor {
 		finds := agent.with("doctor", "-o", "json")
 		finds.finds = true
 		rest.runs = append(rest.runs, finds)
 	}
 	for _, b := range binaries[:len(binaries)-1] {
+		if !m.matched(b.pkg) {
+			continue
+		}
 		i := slices.IndexFunc(apart, func(packages []string) bool { return slices.Contains(packages, b.pkg) })
 		j := rest
 		if i >= 0 {
@@ -179,12 +217,20 @@ func (m *matrix) plan(in *installed, binaries []binary) ([]*job, error) {
 		j.runs = append(j.runs, b.with(args...))
 		j.tests++
 	}
-	if m.run != "" {
-		return jobs, nil
+	if !m.everything() {
+		return withRuns(jobs), nil
 	}
 	rest.runs = append(rest.runs, agent.with("demo", "--incident", "call"))
 	varied, err := vary(in, binaries, args)
-	return append(jobs, varied...), err
+	return withRuns(append(jobs, varied...)), err
+}
+
+// everything says whether doctor, the demo and the variants run.
+func (m *matrix) everything() bool { return m.run == "" || m.beside }
+
+// withRuns leaves out the jobs that have nothing to run.
+func withRuns(jobs []*job) []*job {
+	return slices.DeleteFunc(jobs, func(j *job) bool { return len(j.runs) == 0 })
 }
 
 // inOrder returns the jobs of several kernels in the order to run them in: first the
@@ -204,17 +250,13 @@ func inOrder(plans [][]*job) (jobs []*job) {
 // build compiles what runs in the guests of an architecture: the tests of every
 // package that can reach the kernel, and last the agent.
 func (m *matrix) build(ctx context.Context, arch string) ([]binary, error) {
-	packages, err := m.privileged(ctx)
-	if err != nil {
-		return nil, err
-	}
 	dir := filepath.Join(m.top, "bin/vm", arch)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	args := []string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}
 	var out []binary
-	for _, pkg := range packages {
+	for _, pkg := range m.packages {
 		args = append(args, "./"+pkg)
 		out = append(out, binary{pkg: pkg, dir: filepath.Join(m.top, pkg), path: filepath.Join(dir, filepath.Base(pkg)+".test")})
 	}

@@ -17,8 +17,10 @@ import (
 type result struct {
 	Kernel  string
 	Release string
-	// Passed counts tests, Bad the machines that did not end well.
-	Passed, Bad int
+	// Version is what was tested, as versionOf says; "" where that is not known.
+	Version string
+	// Passed counts tests, Machines the machines, Bad those that did not end well.
+	Passed, Machines, Bad int
 	// Failed are the tests that did, each with what it said last.
 	Failed []string
 	// Skipped counts tests by the reason they gave.
@@ -42,6 +44,7 @@ func gather(kernel string, jobs []*job) *result {
 		}
 		r.Release = j.kernel.release
 		r.jobs = append(r.jobs, j)
+		r.Machines++
 		if !j.ok() {
 			r.Bad++
 		}
@@ -89,7 +92,7 @@ func (r *result) print(w io.Writer) {
 		skipped += n
 	}
 	fmt.Fprintf(w, "\nkernel %s (%s): %d machines, %d failed; tests: %d passed, %d failed, %d skipped\n",
-		r.Kernel, r.Release, len(r.jobs), r.Bad, r.Passed, len(r.Failed), skipped)
+		r.Kernel, r.Release, r.Machines, r.Bad, r.Passed, len(r.Failed), skipped)
 	for why, n := range r.Skipped {
 		fmt.Fprintf(w, "  skipped %3d: %s\n", n, why)
 	}

@@ -4,9 +4,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,10 +16,13 @@ import (
 	"github.com/sockhealth/sockhealth/internal/kernel"
 )
 
-// The lines of a document between which the table stands.
+// The lines of a document between which the table stands, and those between which stands
+// what was found on another architecture.
 const (
-	tableBegin = "<!-- The table is made by `make vm-table` from what `make vm` found. -->"
-	tableEnd   = "<!-- End of the table. -->"
+	tableBegin   = "<!-- The table is made by `make vm-table` from what `make vm` found. -->"
+	tableEnd     = "<!-- End of the table. -->"
+	foreignBegin = "<!-- This is made by `make vm-table` from what `make vm KERNEL=6.1-arm64` found. -->"
+	foreignEnd   = "<!-- End of what was found. -->"
 )
 
 func newTable() *cobra.Command {
@@ -35,7 +40,7 @@ func newTable() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out, err := replaceTable(string(text), supportTable(rs))
+			out, err := document(string(text), rs)
 			if err != nil {
 				return fmt.Errorf("write the table into %s: %w", args[0], err)
 			}
@@ -46,27 +51,61 @@ func newTable() *cobra.Command {
 	return cmd
 }
 
-// readResults reads those that are there, in the order of the kernels.
+// readResults reads what was found, in the order of the kernels: under every kernel of
+// the table, and on other architectures what is there.
 func readResults(dir string) ([]*result, error) {
 	var out []*result
+	var missing []string
 	for _, k := range kernels {
 		raw, err := os.ReadFile(filepath.Join(dir, k.name+".json"))
-		if os.IsNotExist(err) {
+		r := &result{Kernel: k.name}
+		switch {
+		case errors.Is(err, os.ErrNotExist) && r.foreign():
 			continue
-		}
-		if err != nil {
+		case errors.Is(err, os.ErrNotExist):
+			missing = append(missing, k.name)
+			continue
+		case err != nil:
 			return nil, err
 		}
-		r := new(result)
 		if err := json.Unmarshal(raw, r); err != nil {
 			return nil, fmt.Errorf("read the result of kernel %s: %w", k.name, err)
 		}
+		if len(r.checks()) == 0 {
+			return nil, fmt.Errorf("the result of kernel %s has no report of doctor [see %s, and run: %s]", k.name, filepath.Join(dir, k.name+"-the_others.log"), r.again())
+		}
 		out = append(out, r)
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s holds no results [run: make vm]", dir)
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("%s has no result of kernel %s [run: make vm]", dir, strings.Join(missing, ", "))
 	}
 	return out, nil
+}
+
+// document puts results into a document: the table, and what was found on another
+// architecture, which has a version of its own. Where that was not looked at what the
+// document says of it stays.
+func document(text string, rs []*result) (string, error) {
+	var columns []*result
+	for _, r := range rs {
+		if !r.foreign() {
+			columns = append(columns, r)
+		}
+	}
+	version, err := sameVersion(columns)
+	if err != nil {
+		return "", err
+	}
+	text, err = replace(text, tableBegin, tableEnd, supportTable(columns)+"\nFound by version `"+version+"`.\n")
+	for _, r := range rs {
+		if err != nil || !r.foreign() {
+			continue
+		}
+		if _, err = sameVersion([]*result{r}); err == nil {
+			text, err = replace(text, foreignBegin, foreignEnd, r.sentences(columns))
+		}
+	}
+	return text, err
 }
 
 // supportTable has a row for each of doctor's checks and a column for each
@@ -81,7 +120,7 @@ func supportTable(rs []*result) string {
 	}
 	row(head...)
 	row(rule...)
-	for _, name := range rs[0].checks() {
+	for _, name := range allChecks(rs) {
 		cells := []string{"`" + name + "`", since(name)}
 		for _, r := range rs {
 			cells = append(cells, r.cell(name))
@@ -90,6 +129,23 @@ func supportTable(rs []*result) string {
 	}
 	row(tests...)
 	return b.String()
+}
+
+// allChecks lists the checks of any result, each behind the one that it follows there.
+func allChecks(rs []*result) []string {
+	var out []string
+	for _, r := range rs {
+		at := 0
+		for _, name := range r.checks() {
+			if i := slices.Index(out, name); i >= 0 {
+				at = i + 1
+				continue
+			}
+			out = slices.Insert(out, at, name)
+			at++
+		}
+	}
+	return out
 }
 
 // since returns the release that brought a check's feature.
@@ -102,15 +158,15 @@ func since(check string) string {
 	return kernel.Floor().String()
 }
 
-// replaceTable puts the table between the document's two lines.
-func replaceTable(text, table string) (string, error) {
-	before, rest, ok := strings.Cut(text, tableBegin+"\n")
+// replace puts something between two lines of a document.
+func replace(text, begin, end, between string) (string, error) {
+	before, rest, ok := strings.Cut(text, begin+"\n")
 	if !ok {
-		return "", fmt.Errorf("no line %q", tableBegin)
+		return "", fmt.Errorf("no line %q", begin)
 	}
-	_, after, ok := strings.Cut(rest, tableEnd+"\n")
+	_, after, ok := strings.Cut(rest, end+"\n")
 	if !ok {
-		return "", fmt.Errorf("no line %q", tableEnd)
+		return "", fmt.Errorf("no line %q", end)
 	}
-	return before + tableBegin + "\n" + table + tableEnd + "\n" + after, nil
+	return before + begin + "\n" + between + end + "\n" + after, nil
 }

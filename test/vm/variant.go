@@ -53,7 +53,7 @@ func vary(in *installed, binaries []binary, args []string) ([]*job, error) {
 			continue
 		}
 		j := &job{
-			kernel: in, name: v.name, env: []string{"SOCKHEALTH_TEST_WITHOUT=" + lacking(in.arch) + "," + v.lacks}, without: v.without, append: v.append, tests: len(v.tests),
+			kernel: in, name: v.name, env: []string{"SOCKHEALTH_TEST_WITHOUT=" + lacking(in.arch) + "," + v.lacks}, without: v.without, append: v.append, tests: len(v.tests), whole: true,
 		}
 		for pkg, tests := range v.tests {
 			i := slices.IndexFunc(binaries, func(b binary) bool { return b.pkg == pkg })
