@@ -13,7 +13,7 @@ import (
 func (r *result) sentences(columns []*result) string {
 	name, arch, _ := strings.Cut(r.Kernel, "-")
 	var b strings.Builder
-	fmt.Fprintf(&b, "Under Debian's %s for %s, emulated, version `%s` was run. `doctor` found %s.\n", r.series(), arch, r.Version, r.beside(name, columns))
+	fmt.Fprintf(&b, "Under Debian's %s for %s, emulated, version `%s` was run. `doctor` found %s.\n", r.series(), arch, r.Version, r.against(name, columns))
 	skipped := 0
 	for _, n := range r.Skipped {
 		skipped += n
@@ -27,8 +27,8 @@ func (r *result) sentences(columns []*result) string {
 	return b.String()
 }
 
-// beside says what doctor found otherwise than under a kernel of the table.
-func (r *result) beside(kernel string, columns []*result) string {
+// against says what doctor found otherwise than under a kernel of the table.
+func (r *result) against(kernel string, columns []*result) string {
 	i := slices.IndexFunc(columns, func(c *result) bool { return c.Kernel == kernel })
 	if i < 0 {
 		return "what no column of the table can be held against"

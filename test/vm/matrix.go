@@ -103,23 +103,10 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if m.version != "" && m.describe(ctx) != m.version {
-		fmt.Fprintln(m.out, "vm: the tree changed meanwhile: this makes no table")
-		m.version = strings.TrimSuffix(m.version, changed) + changed
-	}
+	m.watchTree(ctx)
 	err := m.conclude(kernels, jobs)
 	fmt.Fprintf(m.out, "%d kernels in %s\n", len(kernels), time.Since(began).Round(time.Second))
 	return err
-}
-
-// describe is the version of what is tested. Where git does not know, tests run all the
-// same.
-func (m *matrix) describe(ctx context.Context) string {
-	version, err := versionOf(ctx, m.top)
-	if err != nil {
-		fmt.Fprintf(m.out, "vm: %v: this makes no table\n", err)
-	}
-	return version
 }
 
 // conclude prints what came of the jobs, and keeps it where all tests ran: whatever

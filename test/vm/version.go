@@ -35,6 +35,25 @@ func versionOf(ctx context.Context, dir string) (string, error) {
 	return version, err
 }
 
+// describe is the version of what is tested. Where git does not know, tests run all the
+// same.
+func (m *matrix) describe(ctx context.Context) string {
+	version, err := versionOf(ctx, m.top)
+	if err != nil {
+		fmt.Fprintf(m.out, "vm: %v: this makes no table\n", err)
+	}
+	return version
+}
+
+// watchTree is for after the machines ran, which get the tree as they boot: what changed
+// meanwhile is no version.
+func (m *matrix) watchTree(ctx context.Context) {
+	if m.version != "" && m.describe(ctx) != m.version {
+		fmt.Fprintln(m.out, "vm: the tree changed while tests ran: this makes no table")
+		m.version = strings.TrimSuffix(m.version, changed) + changed
+	}
+}
+
 // sameVersion returns the version that all results are of; an error where there is none,
 // or one that nobody could check out.
 func sameVersion(rs []*result) (string, error) {

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -46,8 +48,17 @@ func TestVersionOf(t *testing.T) {
 	git("tag", "v1")
 	put("made", "")
 	want("v1")
+	out := new(bytes.Buffer)
+	m := &matrix{top: dir, out: out}
+	m.version = m.describe(t.Context())
+	if m.watchTree(t.Context()); m.version != "v1" || out.Len() > 0 {
+		t.Errorf("%q of a tree that stayed: %s", m.version, out)
+	}
 	put("new", "")
 	want("v1-dirty")
+	if m.watchTree(t.Context()); m.version != "v1-dirty" || !strings.Contains(out.String(), "changed while tests ran") {
+		t.Errorf("%q of a tree that changed meanwhile: %s", m.version, out)
+	}
 	if err := os.Remove(filepath.Join(dir, "new")); err != nil {
 		t.Fatal(err)
 	}
