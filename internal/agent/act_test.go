@@ -140,7 +140,7 @@ func TestSurveyKeepsTo(t *testing.T) {
 	})
 	bubble(t, "places", func(t *testing.T, w *world, a *Agent) {
 		w.peers(6, 0)
-		a.walks[w.ns.Inode()] = maxWalks
+		w.fill(a)
 		if found := a.survey(w.ns, w.now(), 0, FreezeSilent); !found.partial || w.scans != 0 {
 			t.Errorf("%+v, %d walks", found, w.scans)
 		}

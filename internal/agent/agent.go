@@ -23,7 +23,8 @@ import (
 var (
 	// ErrForbidden says that the agent does not act in the caller's namespace.
 	ErrForbidden = errors.New("network namespace not covered by this agent")
-	// ErrBusy says that MaxJudgements or MaxOwned are under way; try again later.
+	// ErrBusy says that MaxJudgements or MaxOwned are under way, or maxWalks over one
+	// namespace; try again later.
 	ErrBusy = errors.New("too many judgements under way")
 	// ErrStopped says that the agent is being closed.
 	ErrStopped = errors.New("agent is stopping")
@@ -144,7 +145,7 @@ type Agent struct {
 	watched    map[key]bool          // observed instead of closed
 	ends       map[key][]*judgement  // who wants to know how a socket ends
 	owners     map[owner]int         // judgements by whose sockets they are about
-	walks      map[uint32]int        // that look for sockets, by namespace
+	walks      map[uint32]*places    // that look for sockets, by namespace
 	asking     map[uint32]*listening // for listeners, by namespace
 }
 
@@ -170,7 +171,7 @@ func New(c Config) *Agent {
 		watched:    make(map[key]bool),
 		ends:       make(map[key][]*judgement),
 		owners:     make(map[owner]int),
-		walks:      make(map[uint32]int),
+		walks:      make(map[uint32]*places),
 		asking:     make(map[uint32]*listening),
 		turns:      make(chan struct{}, maxCalls),
 		sends:      make(chan struct{}, maxTracks),

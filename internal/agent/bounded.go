@@ -51,33 +51,80 @@ func (a *Agent) bounded(ns *netns.NS, free func(), fn func(ns *netns.NS) error) 
 	return err
 }
 
-// place takes one of the places for walks over a namespace; false: all are held
-// by walks that do not come to their end. free gives it back.
-func (a *Agent) place(k uint32) (free func(), ok bool) {
+// places are those for walks over one namespace.
+type places struct {
+	taken chan struct{} // who waits sends, first come, first served
+	users int           // who hold one or wait; held by Agent.mu
+}
+
+// errFull says that all places for walks over a namespace were held for walkLimit. It is
+// ErrBusy.
+var errFull error = full{}
+
+type full struct{}
+
+func (full) Error() string        { return "too many walks over sockets under way [try again in a second]" }
+func (full) Is(target error) bool { return target == ErrBusy }
+
+// place takes one of the places for walks over a namespace, and waits for it up to
+// walkLimit: a walk takes milliseconds as a rule, but all places may be held by walks that
+// do not come to their end. free gives it back. The error is errFull or ErrStopped.
+func (a *Agent) place(k uint32) (free func(), err error) {
+	p := a.placesOf(k)
+	free = func() {
+		<-p.taken
+		a.leavePlaces(k, p)
+	}
+	limit := time.NewTimer(walkLimit)
+	defer limit.Stop()
+	select {
+	case p.taken <- struct{}{}:
+		return free, nil
+	case <-limit.C:
+		err = errFull
+	case <-a.ctx.Done():
+		err = ErrStopped
+	}
+	select { // what is there is in time, however late this process looks
+	case p.taken <- struct{}{}:
+		return free, nil
+	default:
+		a.leavePlaces(k, p)
+		return nil, err
+	}
+}
+
+// placesOf returns the places for a namespace, for one more user.
+func (a *Agent) placesOf(k uint32) *places {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.walks[k] >= maxWalks {
-		return nil, false
+	p := a.walks[k]
+	if p == nil {
+		p = &places{taken: make(chan struct{}, maxWalks)}
+		a.walks[k] = p
 	}
-	a.walks[k]++
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.walks[k]--; a.walks[k] == 0 {
-			delete(a.walks, k)
-		}
-	}, true
+	p.users++
+	return p
+}
+
+// leavePlaces says that a user of them needs them no more.
+func (a *Agent) leavePlaces(k uint32, p *places) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p.users--; p.users == 0 {
+		delete(a.walks, k)
+	}
 }
 
 // walked runs what looks for sockets by a walk, or a list where the kernel has
 // no walk, in one of the places for that.
 func (a *Agent) walked(ns *netns.NS, look func(ns *netns.NS) ([]conn.Snapshot, error)) ([]conn.Snapshot, error) {
-	free, ok := a.place(ns.Inode())
-	if !ok {
-		return nil, errHeldUp
+	free, err := a.place(ns.Inode())
+	if err != nil {
+		return nil, err
 	}
 	var found []conn.Snapshot // nobody's but fn's until it has ended
-	err := a.bounded(ns, free, func(ns *netns.NS) (err error) {
+	err = a.bounded(ns, free, func(ns *netns.NS) (err error) {
 		found, err = look(ns)
 		return err
 	})
@@ -88,8 +135,10 @@ func (a *Agent) walked(ns *netns.NS, look func(ns *netns.NS) ([]conn.Snapshot, e
 }
 
 // Scan returns the sockets of a namespace that match. It waits for a socket that an
-// application keeps locked no longer than a judgement does; with that error, or
-// where too many such walks wait already, match may still be called afterwards.
+// application keeps locked no longer than a judgement does; with that error match may
+// still be called afterwards. It waits as long before, where too many walks are under
+// way; the error wraps ErrBusy where that did not help, and ErrStopped where the agent
+// stopped meanwhile.
 func (a *Agent) Scan(ns *netns.NS, match func(*conn.Snapshot) bool) ([]conn.Snapshot, error) {
 	return a.walked(ns, func(ns *netns.NS) (found []conn.Snapshot, err error) {
 		err = a.Sockets.Scan(ns, func(s conn.Snapshot) error {

@@ -117,3 +117,75 @@ func TestListHeldUp(t *testing.T) {
 		time.Sleep(w.scanTime) // the walk ends
 	})
 }
+
+// fill takes all places for walks, as walks do that are held up.
+func (w *world) fill(a *Agent) (empty func()) {
+	var all []func()
+	for range maxWalks {
+		free, err := a.place(w.ns.Inode())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, free)
+	}
+	return func() {
+		for _, free := range all {
+			free()
+		}
+	}
+}
+
+// TestWalksQueue: who finds all places for walks held waits for one, and is told to try
+// again where that takes too long.
+func TestWalksQueue(t *testing.T) {
+	all := func(*conn.Snapshot) bool { return true }
+	bubble(t, "short walks", func(t *testing.T, w *world, a *Agent) {
+		w.add(1, 0, nil)
+		w.scanTime = walkLimit / 10
+		const n = 5 * maxWalks
+		errs := make(chan error, n)
+		for range n {
+			go func() {
+				found, err := a.Scan(w.ns, all)
+				if err == nil && len(found) != 1 {
+					err = errors.New("nothing found")
+				}
+				errs <- err
+			}()
+		}
+		for range n {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if len(a.walks) != 0 || w.scans != n {
+			t.Errorf("%d walks; places that are left: %v", w.scans, a.walks)
+		}
+	})
+	bubble(t, "full", func(t *testing.T, w *world, a *Agent) {
+		id := w.add(1, 0, nil)
+		empty := w.fill(a)
+		for name, r := range map[string]Report{
+			"peer":   {Caller: Caller{NS: w.ns}, Peer: id.Remote},
+			"local":  {Caller: Caller{NS: w.ns}, Local: id.Local},
+			"cookie": {Caller: Caller{NS: w.ns}, Cookie: id.Cookie},
+		} {
+			began := w.now()
+			if _, err := a.Judge(t.Context(), r); !errors.Is(err, ErrBusy) || errors.Is(err, errHeldUp) || w.now()-began != walkLimit {
+				t.Errorf("by %s: %v after %v", name, err, w.now()-began)
+			}
+		}
+		empty()
+		if _, err := a.Scan(w.ns, all); err != nil {
+			t.Error(err)
+		}
+	})
+	bubble(t, "stopped", func(t *testing.T, w *world, a *Agent) {
+		w.fill(a)
+		time.AfterFunc(time.Second, a.Close)
+		began := w.now()
+		if _, err := a.Scan(w.ns, all); !errors.Is(err, ErrStopped) || w.now()-began != time.Second {
+			t.Errorf("%v after %v", err, w.now()-began)
+		}
+	})
+}

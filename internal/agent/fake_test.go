@@ -198,7 +198,10 @@ func (w *world) Find(_ *netns.NS, local netip.AddrPort, cookie uint64) ([]conn.S
 }
 
 func (w *world) Scan(_ *netns.NS, fn func(conn.Snapshot) error) error {
-	time.Sleep(w.scanTime) // of the fake clock
+	w.mu.Lock()
+	took := w.scanTime
+	w.mu.Unlock()
+	time.Sleep(took) // of the fake clock
 	w.mu.Lock()
 	w.scans++
 	if w.scanErr != nil {

@@ -246,7 +246,7 @@ func (a *Agent) survey(near *netns.NS, since, recent time.Duration, frozen Freez
 		}
 		err := errHeldUp
 		if turn := a.Now(); lost < walkLimit {
-			if err = a.hear(ns, v, &found); errors.Is(err, errHeldUp) {
+			if err = a.hear(ns, v, &found); errors.Is(err, errHeldUp) || errors.Is(err, errFull) {
 				lost += a.Now() - turn
 			}
 		}
@@ -284,13 +284,13 @@ func heardSince(list []*voice, since time.Duration) (n int) {
 
 // hear walks over the connections of one namespace.
 func (a *Agent) hear(ns *netns.NS, all *voices, found *surveyed) error {
-	free, ok := a.place(ns.Inode())
-	if !ok {
-		return errHeldUp
+	free, err := a.place(ns.Inode())
+	if err != nil {
+		return err
 	}
 	part := newVoices(all.seed, all.force, all.since) // nobody else's until the walk has ended
 	var walked time.Duration                          // nor this
-	err := a.bounded(ns, free, func(own *netns.NS) error {
+	err = a.bounded(ns, free, func(own *netns.NS) error {
 		return own.Do(func() error { // on one thread
 			began := a.CPU()
 			defer func() { walked = a.CPU() - began }()
