@@ -140,6 +140,7 @@ type Agent struct {
 	stopped    bool
 	judgements map[key]*judgement
 	sweeps     map[sweepKey]bool
+	sweeping   map[uint32]kin        // sweeps that wait for a walk, by namespace; nil: nobody walks
 	limits     map[key]time.Duration // the newest call that waits for its silent limit
 	limited    map[owner]int         // those, by whose sockets they are
 	watched    map[key]bool          // observed instead of closed
@@ -166,6 +167,7 @@ func New(c Config) *Agent {
 		Config:     c,
 		judgements: make(map[key]*judgement),
 		sweeps:     make(map[sweepKey]bool),
+		sweeping:   make(map[uint32]kin),
 		limits:     make(map[key]time.Duration),
 		limited:    make(map[owner]int),
 		watched:    make(map[key]bool),

@@ -52,6 +52,8 @@ type Stats struct {
 	WouldHaveClosed map[string]uint64
 	// Suspects counts, by policy, the connections that the silence watch had judged.
 	Suspects map[string]uint64
+	// SweepsFailed counts the sweeps that could not look for siblings.
+	SweepsFailed uint64
 	// Judgements are under way now.
 	Judgements int
 	// Deferred are condemned sockets that wait for the budget, or have their turn;
@@ -72,6 +74,7 @@ type stats struct {
 	probes   map[ProbeKey]uint64
 	live     map[string]uint64
 	suspects map[string]uint64
+	unswept  uint64
 	observe  func(time.Duration) // of verdicts, nil: nobody listens
 }
 
@@ -135,6 +138,13 @@ func (s *stats) suspected(policy string) {
 	add(&s.suspects, policy)
 }
 
+// notSwept counts sweeps that could not look for siblings.
+func (s *stats) notSwept(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unswept += uint64(n)
+}
+
 // Observe makes the agent tell the duration of every verdict to fn, which must
 // not block. It is called once, before the first report.
 func (a *Agent) Observe(fn func(time.Duration)) { a.stats.observe = fn }
@@ -156,7 +166,7 @@ func (a *Agent) Stats() Stats {
 	return Stats{
 		Verdicts: maps.Clone(s.verdicts), Closes: maps.Clone(s.closes),
 		Probes: maps.Clone(s.probes), WouldHaveClosed: maps.Clone(s.live),
-		Suspects: maps.Clone(s.suspects), Judgements: n,
+		Suspects: maps.Clone(s.suspects), SweepsFailed: s.unswept, Judgements: n,
 		Deferred: deferred, DeferralsRefused: refused, Frozen: frozen, FrozenWhy: why,
 	}
 }

@@ -37,6 +37,7 @@ type collector struct {
 	optionErrors, faults, eventsLost *prometheus.Desc
 	connects                         *prometheus.Desc
 	suspects, passes, passCPU        *prometheus.Desc
+	unswept                          *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 	parts                            parts
@@ -70,6 +71,7 @@ func newCollector(c Config) *collector {
 		live: desc("would_have_closed_live_total",
 			"Sockets condemned under action: observe that got payload later.", "policy"),
 		suspects: desc("silence_suspects_total", "Connections that the silence watch had judged.", "policy"),
+		unswept:  desc("sweeps_failed_total", "Sweeps that could not look for the siblings of a silent socket."),
 		passes:   desc("silence_passes_total", "Passes of the silence watch over the managed connections."),
 		passCPU:  desc("silence_cpu_seconds_total", "CPU that the passes of the silence watch took."),
 		probes:   desc("probes_total", "Attempts of the in-path probe, by what became of them.", "kind", "result"),
@@ -95,7 +97,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.connects, c.overrides,
 		c.verdicts, c.closes, c.live, c.probes, c.judgements,
-		c.deferred, c.refused, c.frozen, c.optionErrors, c.faults, c.eventsLost,
+		c.deferred, c.refused, c.unswept, c.frozen, c.optionErrors, c.faults, c.eventsLost,
 		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU,
 	} {
 		ch <- d
@@ -188,6 +190,7 @@ func (c *collector) probing(s sink, stats *agent.Stats) {
 	s.gauge(c.judgements, float64(stats.Judgements))
 	s.gauge(c.deferred, float64(stats.Deferred))
 	s.counter(c.refused, stats.DeferralsRefused)
+	s.counter(c.unswept, stats.SweepsFailed)
 	s.gauge(c.frozen, boolean(!stats.Frozen.IsZero()))
 }
 

@@ -193,6 +193,9 @@ sockhealth_stale_sockets_total{cause="silent_limit",policy="buffer"} 0
 # HELP sockhealth_stalls_total First retransmission timeouts of stalls on managed connections.
 # TYPE sockhealth_stalls_total counter
 sockhealth_stalls_total{policy="buffer"} 0
+# HELP sockhealth_sweeps_failed_total Sweeps that could not look for the siblings of a silent socket.
+# TYPE sockhealth_sweeps_failed_total counter
+sockhealth_sweeps_failed_total 0
 # HELP sockhealth_verdicts_total Judgements, by verdict; policy is empty where no entry names the connection.
 # TYPE sockhealth_verdicts_total counter
 sockhealth_verdicts_total{policy="",verdict="alive"} 0
@@ -279,6 +282,7 @@ sockhealth_stale_sockets_total{cause="idle_bound",policy="buffer"} 3
 sockhealth_stale_sockets_total{cause="in_flight_bound",policy="buffer"} 4
 sockhealth_stale_sockets_total{cause="silent_limit",policy="buffer"} 10000
 sockhealth_stalls_total{policy="buffer"} 9
+sockhealth_sweeps_failed_total 64
 sockhealth_verdicts_total{policy="",verdict="unmanaged"} 32
 sockhealth_verdicts_total{policy="buffer",verdict="dead_path"} 31
 sockhealth_would_have_closed_live_total{policy="buffer"} 71

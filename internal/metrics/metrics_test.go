@@ -117,7 +117,7 @@ func TestFigures(t *testing.T) {
 		WouldHaveClosed: map[string]uint64{"buffer": 71, "a policy that is gone": 72},
 		Probes:          map[agent.ProbeKey]uint64{{Kind: "segment", Result: "no_route"}: 51},
 		Suspects:        map[string]uint64{"buffer": 81, "a policy that is gone": 82},
-		Judgements:      61, Deferred: 62, DeferralsRefused: 63, Frozen: time.Now(),
+		Judgements:      61, Deferred: 62, DeferralsRefused: 63, SweepsFailed: 64, Frozen: time.Now(),
 	}
 	f.ends[0].Reached, f.ends[1].Remade = true, 85
 	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
