@@ -12,8 +12,11 @@ import (
 type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	args           []string // without the program's name
-	exe            string   // the file of this program, for starting it again
+	// flush waits, not for long, until stderr has what was written to it; nil where
+	// writing does.
+	flush func()
+	args  []string // without the program's name
+	exe   string   // the file of this program, for starting it again
 }
 
 func main() {

@@ -50,6 +50,11 @@ func executeIn(ctx context.Context, e *env, root *cobra.Command) int {
 	if err != nil && !started {
 		err = usageError{err}
 	}
+	defer func() {
+		if e.flush != nil {
+			e.flush()
+		}
+	}()
 	code := exitCode(err)
 	var mistakes *policy.Errors
 	switch {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
+	"github.com/sockhealth/sockhealth/internal/spool"
 )
 
 // runOptions are the flags of run.
@@ -28,7 +29,12 @@ type runOptions struct {
 	netns []string
 	// scanEvery is the time between two checks of the coverage.
 	scanEvery time.Duration
+	// lines are where the log goes; nil where that is not asynchronous.
+	lines *spool.Writer
 }
+
+// flushWithin is how long the end waits for a stderr that is stuck.
+const flushWithin = 2 * time.Second
 
 // runText is what help says of run.
 const runText = `Run the agent in the foreground until SIGTERM or SIGINT: put the policy into the
@@ -92,6 +98,9 @@ func newRun(e *env) *cobra.Command {
 		if o.nested && !o.noPin {
 			return usagef("--nested: needs --no-pin, too")
 		}
+		// Nothing may wait for the log, nor the end for what is said then.
+		o.lines = spool.New(e.stderr)
+		e.stderr, e.flush = o.lines, func() { o.lines.Close(flushWithin) }
 		return o.run(cmd.Context(), newLogger(e.stderr, format.value, level.value))
 	}
 	return cmd

@@ -242,7 +242,7 @@ func (s *service) listen() (err error) {
 func (s *service) startMetrics() error {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s, API: s,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s, API: s, Log: s,
 		Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
@@ -294,6 +294,14 @@ var errDetached = errors.New("the programs are off their cgroup, nothing is boun
 func (s *service) LastReload() (ok bool, loaded time.Time) {
 	status := s.reloader.Status()
 	return status.OK, status.Taken
+}
+
+// LogDropped implements metrics.Log.
+func (s *service) LogDropped() uint64 {
+	if s.opts.lines == nil {
+		return 0
+	}
+	return s.opts.lines.Dropped()
 }
 
 // covers tells the agent which namespaces it acts in; nil means all.

@@ -38,6 +38,7 @@ type collector struct {
 	connects                         *prometheus.Desc
 	suspects, passes, passCPU        *prometheus.Desc
 	unswept                          *prometheus.Desc
+	logDropped                       *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 	parts                            parts
@@ -84,6 +85,7 @@ func newCollector(c Config) *collector {
 			"option"),
 		faults:     desc("program_faults_total", "Steps that failed inside the BPF programs.", "reason"),
 		eventsLost: desc("events_dropped_total", "Events of the BPF programs that found their buffer full."),
+		logDropped: desc("log_lines_dropped_total", "Lines of the log that were dropped because stderr did not take them."),
 		reloadOK: desc("policy_last_reload_success",
 			"1 where the policy file was taken when it was last read, 0 where it was refused."),
 		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy file was last taken."),
@@ -98,7 +100,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		c.stale, c.sockets, c.opened, c.closed, c.bytesReceived, c.bytesAcked, c.stalls, c.connects, c.overrides,
 		c.verdicts, c.closes, c.live, c.probes, c.judgements,
 		c.deferred, c.refused, c.unswept, c.frozen, c.optionErrors, c.faults, c.eventsLost,
-		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU,
+		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU, c.logDropped,
 	} {
 		ch <- d
 	}
@@ -131,6 +133,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	watch := c.Silence.Silence()
 	s.counter(c.passes, watch.Passes)
 	s <- prometheus.MustNewConstMetric(c.passCPU, prometheus.CounterValue, watch.CPU.Seconds())
+	s.counter(c.logDropped, c.Log.LogDropped())
 	ok, loaded := c.Policy.LastReload()
 	s.gauge(c.reloadOK, boolean(ok))
 	s.gauge(c.reloadTime, float64(loaded.UnixMilli())/1e3)

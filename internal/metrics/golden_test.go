@@ -97,6 +97,9 @@ sockhealth_guards_total{policy="buffer"} 0
 # HELP sockhealth_judgements_in_progress Sockets under judgement now.
 # TYPE sockhealth_judgements_in_progress gauge
 sockhealth_judgements_in_progress 0
+# HELP sockhealth_log_lines_dropped_total Lines of the log that were dropped because stderr did not take them.
+# TYPE sockhealth_log_lines_dropped_total counter
+sockhealth_log_lines_dropped_total 0
 # HELP sockhealth_pins_missing Pins that were removed since the agent made them: a stop would leave connections unbounded.
 # TYPE sockhealth_pins_missing gauge
 sockhealth_pins_missing 0
@@ -254,6 +257,7 @@ sockhealth_deferrals_refused_total 63
 sockhealth_events_dropped_total 106
 sockhealth_guard_last_pass_success 1
 sockhealth_judgements_in_progress 61
+sockhealth_log_lines_dropped_total 85
 sockhealth_policy_last_reload_timestamp_seconds 1.7673230455e+09
 sockhealth_policy_unattended_seconds 81.5
 sockhealth_probes_total{kind="segment",result="no_route"} 51

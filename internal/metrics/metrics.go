@@ -44,6 +44,12 @@ type Silence interface {
 	Silence() silence.Stats
 }
 
+// Log says how it stands with the log.
+type Log interface {
+	// LogDropped returns how many lines were dropped.
+	LogDropped() uint64
+}
+
 // Config is what New needs.
 type Config struct {
 	Agent    Agent
@@ -53,6 +59,7 @@ type Config struct {
 	Silence  Silence
 	Health   Health
 	API      API
+	Log      Log
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }

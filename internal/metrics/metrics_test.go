@@ -36,11 +36,13 @@ type fake struct {
 	guarded                map[string]uint64
 	parts                  Parts
 	ends                   []Endpoint
+	logDropped             uint64
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
 func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counters, f.countersErr }
 func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
+func (f *fake) LogDropped() uint64                            { return f.logDropped }
 func (f *fake) Unattended() time.Duration                     { return f.unattended }
 func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
 func (f *fake) Silence() silence.Stats                        { return f.watch }
@@ -51,7 +53,7 @@ func (f *fake) Parts() Parts                                  { return f.parts }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, API: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, API: f, Log: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
@@ -120,6 +122,7 @@ func TestFigures(t *testing.T) {
 		Judgements:      61, Deferred: 62, DeferralsRefused: 63, SweepsFailed: 64, Frozen: time.Now(),
 	}
 	f.ends[0].Reached, f.ends[1].Remade = true, 85
+	f.logDropped = 85
 	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
 	m := f.metrics()
 	m.ObserveVerdict(3 * time.Second)
