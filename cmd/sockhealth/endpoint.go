@@ -27,9 +27,10 @@ type endpoint struct {
 // newEndpoints makes what startAPI serves. Who asks for metrics before that is told that
 // nobody reaches them.
 func (s *service) newEndpoints() error {
+	s.reports = api.NewReports(s.agent, s.log)
 	s.ends = []*endpoint{
 		{name: api.AdminSocket, lost: "the agent answers no command", server: api.NewAdmin(&admin{s}, s.agent, s.agent, s.log)},
-		{name: api.ReportSocket, lost: "reports are not heard", server: api.NewReports(s.agent, s.log)},
+		{name: api.ReportSocket, lost: "reports are not heard", server: s.reports},
 	}
 	return nil
 }

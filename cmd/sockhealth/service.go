@@ -59,6 +59,7 @@ type service struct {
 	ends     []*endpoint
 	metrics  *metrics.Metrics
 	listener net.Listener
+	reports  *api.Server // of report.sock
 
 	undo   []func() error // how to stop what was started, in that order
 	work   sync.WaitGroup // goroutines of serve
@@ -242,7 +243,7 @@ func (s *service) listen() (err error) {
 func (s *service) startMetrics() error {
 	b := thisBuild()
 	s.metrics = metrics.New(metrics.Config{
-		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s, API: s, Log: s,
+		Agent: s.agent, Kernel: s.programs, Policy: s, Coverage: s, Silence: s, Health: s, API: s, Log: s, Reports: s,
 		Version: b.Version, Revision: b.Commit,
 	})
 	s.agent.Observe(s.metrics.ObserveVerdict)
@@ -295,6 +296,9 @@ func (s *service) LastReload() (ok bool, loaded time.Time) {
 	status := s.reloader.Status()
 	return status.OK, status.Taken
 }
+
+// Reports implements metrics.Reports.
+func (s *service) Reports() api.Stats { return s.reports.Stats() }
 
 // LogDropped implements metrics.Log.
 func (s *service) LogDropped() uint64 {

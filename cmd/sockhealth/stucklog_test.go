@@ -65,7 +65,9 @@ func TestStuckLog(t *testing.T) {
 	if _, err := api.Dial(a.path("run")).Reload(t.Context()); err != nil {
 		t.Error(err)
 	}
-	wantMetric(t, a.get(t, "/metrics"), "sockhealth_log_lines_dropped_total 0")
+	metrics := a.get(t, "/metrics")
+	wantMetric(t, metrics, "sockhealth_log_lines_dropped_total 0")
+	wantMetric(t, metrics, `sockhealth_reports_total{code="200"} 1`)
 	began := time.Now()
 	if code := a.terminate(t); code != exitOK {
 		t.Errorf("exit code %d", code)

@@ -69,6 +69,7 @@ type quota struct {
 	mu      sync.Mutex
 	open    int
 	refused int
+	over    uint64 // connections that found no place, so far
 	users   map[uint32]int
 }
 
@@ -82,6 +83,7 @@ func (q *quota) enter(uid uint32) (release func(), refused bool) {
 		q.users[uid]++
 		return sync.OnceFunc(func() { q.leave(uid) }), false
 	}
+	q.over++
 	if q.refused < maxRefused {
 		q.refused++
 		return sync.OnceFunc(q.leaveRefused), true

@@ -35,7 +35,7 @@ func readBody[T any](w http.ResponseWriter, r *http.Request, parse func([]byte) 
 // stays: before the answer net/http reads what is left of a body, and without a
 // deadline that takes as long as the client likes.
 func wholeBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	data, err := io.ReadAll(http.MaxBytesReader(bare(w), r.Body, maxBody))
 	if err == nil {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return data, true

@@ -27,6 +27,8 @@ type Server struct {
 	http *http.Server
 	// quota counts the connections of this server.
 	quota *quota
+	// answers counts what this server says.
+	answers *tallied
 	// later ends what is not bound to a connection.
 	later *background
 }
@@ -34,11 +36,13 @@ type Server struct {
 // newServer serves h, whose work in the background is later's. Handlers find
 // who calls with peerOf.
 func newServer(h http.Handler, later *background, log *slog.Logger) *Server {
+	answers := &tallied{by: make(map[int]uint64)}
 	return &Server{
-		quota: &quota{users: make(map[uint32]int)},
-		later: later,
+		quota:   &quota{users: make(map[uint32]int)},
+		answers: answers,
+		later:   later,
 		http: &http.Server{
-			Handler:           limited{h},
+			Handler:           limited{h, answers},
 			ReadHeaderTimeout: headerWithin,
 			ReadTimeout:       readWithin,
 			IdleTimeout:       idleWithin,
@@ -49,10 +53,15 @@ func newServer(h http.Handler, later *background, log *slog.Logger) *Server {
 	}
 }
 
-// limited answers the connections that are over the limit itself.
-type limited struct{ http.Handler }
+// limited answers the connections that are over the limit itself, and counts every
+// answer.
+type limited struct {
+	http.Handler
+	answers *tallied
+}
 
 func (l limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w = countedWriter{w, l.answers}
 	if peerOf(r).refused {
 		w.Header().Set("Connection", "close")
 		busy(w, "too many connections: at most %d at a time and %d of one user; close some or try again in a second",

@@ -3,9 +3,12 @@
 package metrics
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/verdict"
 )
@@ -39,6 +42,7 @@ type collector struct {
 	suspects, passes, passCPU        *prometheus.Desc
 	unswept                          *prometheus.Desc
 	logDropped                       *prometheus.Desc
+	reports, conns, connsRefused     *prometheus.Desc
 	reloadOK, reloadTime, unattended *prometheus.Desc
 	coverage                         covered
 	parts                            parts
@@ -83,9 +87,12 @@ func newCollector(c Config) *collector {
 		frozen:   desc("closing_frozen", "1 where nothing is closed by judgement, because this node itself seems to be cut off."),
 		optionErrors: desc("setsockopt_errors_total", "Socket options that the kernel refused to the BPF programs.",
 			"option"),
-		faults:     desc("program_faults_total", "Steps that failed inside the BPF programs.", "reason"),
-		eventsLost: desc("events_dropped_total", "Events of the BPF programs that found their buffer full."),
-		logDropped: desc("log_lines_dropped_total", "Lines of the log that were dropped because stderr did not take them."),
+		faults:       desc("program_faults_total", "Steps that failed inside the BPF programs.", "reason"),
+		eventsLost:   desc("events_dropped_total", "Events of the BPF programs that found their buffer full."),
+		logDropped:   desc("log_lines_dropped_total", "Lines of the log that were dropped because stderr did not take them."),
+		reports:      desc("reports_total", "Answers on report.sock, by HTTP status.", "code"),
+		conns:        desc("report_connections", "Connections to report.sock that are open now."),
+		connsRefused: desc("report_connections_refused_total", "Connections to report.sock that were over its limits."),
 		reloadOK: desc("policy_last_reload_success",
 			"1 where the policy file was taken when it was last read, 0 where it was refused."),
 		reloadTime: desc("policy_last_reload_timestamp_seconds", "When the policy file was last taken."),
@@ -101,6 +108,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		c.verdicts, c.closes, c.live, c.probes, c.judgements,
 		c.deferred, c.refused, c.unswept, c.frozen, c.optionErrors, c.faults, c.eventsLost,
 		c.reloadOK, c.reloadTime, c.unattended, c.suspects, c.passes, c.passCPU, c.logDropped,
+		c.reports, c.conns, c.connsRefused,
 	} {
 		ch <- d
 	}
@@ -133,6 +141,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	watch := c.Silence.Silence()
 	s.counter(c.passes, watch.Passes)
 	s <- prometheus.MustNewConstMetric(c.passCPU, prometheus.CounterValue, watch.CPU.Seconds())
+	c.reported(s)
 	s.counter(c.logDropped, c.Log.LogDropped())
 	ok, loaded := c.Policy.LastReload()
 	s.gauge(c.reloadOK, boolean(ok))
@@ -182,6 +191,17 @@ func (c *collector) judged(s sink, policy string, stats *agent.Stats) {
 	for _, word := range verdict.Words() {
 		s.counter(c.verdicts, stats.Verdicts[agent.VerdictKey{Policy: policy, Verdict: word}], policy, string(word))
 	}
+}
+
+// reported sends what became of reports, whether they were judged or not.
+func (c *collector) reported(s sink) {
+	stats := c.Reports.Reports()
+	for _, code := range api.Codes() {
+		s.counter(c.reports, stats.Answers[code], strconv.Itoa(code))
+	}
+	s.counter(c.reports, stats.Answers[api.OtherCode], "other")
+	s.gauge(c.conns, float64(stats.Open))
+	s.counter(c.connsRefused, stats.Refused)
 }
 
 func (c *collector) probing(s sink, stats *agent.Stats) {

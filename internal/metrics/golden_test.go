@@ -135,6 +135,26 @@ sockhealth_program_faults_total{reason="no_tcp_socket"} 0
 # HELP sockhealth_programs_attached 1 where the programs are on their cgroup: connections that open now are bounded.
 # TYPE sockhealth_programs_attached gauge
 sockhealth_programs_attached 1
+# HELP sockhealth_report_connections Connections to report.sock that are open now.
+# TYPE sockhealth_report_connections gauge
+sockhealth_report_connections 0
+# HELP sockhealth_report_connections_refused_total Connections to report.sock that were over its limits.
+# TYPE sockhealth_report_connections_refused_total counter
+sockhealth_report_connections_refused_total 0
+# HELP sockhealth_reports_total Answers on report.sock, by HTTP status.
+# TYPE sockhealth_reports_total counter
+sockhealth_reports_total{code="200"} 0
+sockhealth_reports_total{code="202"} 0
+sockhealth_reports_total{code="400"} 0
+sockhealth_reports_total{code="403"} 0
+sockhealth_reports_total{code="404"} 0
+sockhealth_reports_total{code="405"} 0
+sockhealth_reports_total{code="408"} 0
+sockhealth_reports_total{code="413"} 0
+sockhealth_reports_total{code="429"} 0
+sockhealth_reports_total{code="500"} 0
+sockhealth_reports_total{code="503"} 0
+sockhealth_reports_total{code="other"} 0
 # HELP sockhealth_setsockopt_errors_total Socket options that the kernel refused to the BPF programs.
 # TYPE sockhealth_setsockopt_errors_total counter
 sockhealth_setsockopt_errors_total{option="so_keepalive"} 0
@@ -268,6 +288,11 @@ sockhealth_program_faults_total{reason="no_socket"} 100
 sockhealth_program_faults_total{reason="no_storage"} 103
 sockhealth_program_faults_total{reason="no_tcp_socket"} 101
 sockhealth_programs_attached 1
+sockhealth_report_connections 89
+sockhealth_report_connections_refused_total 90
+sockhealth_reports_total{code="200"} 86
+sockhealth_reports_total{code="429"} 87
+sockhealth_reports_total{code="other"} 88
 sockhealth_setsockopt_errors_total{option="so_keepalive"} 107
 sockhealth_setsockopt_errors_total{option="tcp_keepcnt"} 110
 sockhealth_setsockopt_errors_total{option="tcp_keepidle"} 108

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/silence"
 )
@@ -50,6 +51,11 @@ type Log interface {
 	LogDropped() uint64
 }
 
+// Reports says what became of the requests to report.sock.
+type Reports interface {
+	Reports() api.Stats
+}
+
 // Config is what New needs.
 type Config struct {
 	Agent    Agent
@@ -60,6 +66,7 @@ type Config struct {
 	Health   Health
 	API      API
 	Log      Log
+	Reports  Reports
 	// Version and Revision are those of the build; "" where not stamped.
 	Version, Revision string
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sockhealth/sockhealth/internal/adopt"
 	"github.com/sockhealth/sockhealth/internal/agent"
+	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/coverage"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/silence"
@@ -37,11 +38,13 @@ type fake struct {
 	parts                  Parts
 	ends                   []Endpoint
 	logDropped             uint64
+	reports                api.Stats
 }
 
 func (f *fake) Stats() agent.Stats                            { return f.stats }
 func (f *fake) Counters() (map[string]loader.Counters, error) { return f.counters, f.countersErr }
 func (f *fake) Faults() ([]uint64, error)                     { return f.faults, f.faultsErr }
+func (f *fake) Reports() api.Stats                            { return f.reports }
 func (f *fake) LogDropped() uint64                            { return f.logDropped }
 func (f *fake) Unattended() time.Duration                     { return f.unattended }
 func (f *fake) Adoption() map[string]adopt.Count              { return f.adoption }
@@ -53,7 +56,7 @@ func (f *fake) Parts() Parts                                  { return f.parts }
 func (f *fake) LastReload() (bool, time.Time)                 { return f.reloadOK, time.UnixMilli(1767323045500) }
 
 func (f *fake) metrics() *Metrics {
-	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, API: f, Log: f, Version: "0.1.0", Revision: "abc"})
+	return New(Config{Agent: f, Kernel: f, Policy: f, Coverage: f, Silence: f, Health: f, API: f, Log: f, Reports: f, Version: "0.1.0", Revision: "abc"})
 }
 
 // fresh is an agent that has just started, with one policy.
@@ -123,6 +126,7 @@ func TestFigures(t *testing.T) {
 	}
 	f.ends[0].Reached, f.ends[1].Remade = true, 85
 	f.logDropped = 85
+	f.reports = api.Stats{Answers: map[int]uint64{200: 86, 429: 87, api.OtherCode: 88}, Open: 89, Refused: 90}
 	f.watch = silence.Stats{Passes: 83, CPU: 84 * time.Millisecond}
 	m := f.metrics()
 	m.ObserveVerdict(3 * time.Second)
