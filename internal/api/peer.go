@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sockhealth/sockhealth/internal/netns"
 )
 
 // peerConn is an accepted connection and who is at its other end, as the kernel
@@ -57,11 +59,15 @@ func credentials(c *net.UnixConn) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// Limits of one server. No user can keep the others out: one may hold half.
+// Limits of one server. Nobody can keep the others out: a network namespace gets a
+// place as long as it holds fewer than are free, and a user there as long as it holds
+// fewer than the namespace may still have. Namespaces come first: who is root in a
+// container is as many users as it likes, and has one namespace.
 const (
-	maxConns     = 1024
-	maxUserConns = maxConns / 2
-	maxRefused   = 64 // connections over the limit that still get an answer
+	maxConns      = 1024
+	maxNetnsConns = maxConns / 2       // what one can hold where nobody else has any
+	maxUserConns  = (maxConns + 2) / 3 // the same of one user
+	maxRefused    = 64                 // connections over the limit that still get an answer
 )
 
 // quota counts connections.
@@ -69,19 +75,24 @@ type quota struct {
 	mu      sync.Mutex
 	open    int
 	refused int
-	over    uint64 // connections that found no place, so far
-	users   map[uint32]int
+	over    uint64         // connections that found no place, so far
+	netns   map[uint32]int // by inode
+	users   map[identity]int
 }
 
-// enter takes a place for a connection of a user. Without one it takes a place
-// among those that are told so (refused), or else returns no release.
-func (q *quota) enter(uid uint32) (release func(), refused bool) {
+func newQuota() *quota { return &quota{netns: make(map[uint32]int), users: make(map[identity]int)} }
+
+// enter takes a place for a connection of a user in a namespace. Without one it takes a
+// place among those that are told so (refused), or else returns no release.
+func (q *quota) enter(who identity) (release func(), refused bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.open < maxConns && q.users[uid] < maxUserConns {
+	// What the namespace may still have; what its users have is among what it has.
+	if left := maxConns - q.open - q.netns[who.netns]; q.users[who] < left {
 		q.open++
-		q.users[uid]++
-		return sync.OnceFunc(func() { q.leave(uid) }), false
+		q.netns[who.netns]++
+		q.users[who]++
+		return sync.OnceFunc(func() { q.leave(who) }), false
 	}
 	q.over++
 	if q.refused < maxRefused {
@@ -91,12 +102,15 @@ func (q *quota) enter(uid uint32) (release func(), refused bool) {
 	return nil, true
 }
 
-func (q *quota) leave(uid uint32) {
+func (q *quota) leave(who identity) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open--
-	if q.users[uid]--; q.users[uid] == 0 {
-		delete(q.users, uid)
+	if q.netns[who.netns]--; q.netns[who.netns] == 0 {
+		delete(q.netns, who.netns)
+	}
+	if q.users[who]--; q.users[who] == 0 {
+		delete(q.users, who)
 	}
 }
 
@@ -125,11 +139,22 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = c.Close()
 			continue
 		}
-		release, refused := l.quota.enter(cred.Uid)
+		release, refused := l.quota.enter(identity{cred.Uid, inodeOf(c)})
 		if release == nil {
 			_ = c.Close()
 			continue
 		}
 		return &peerConn{UnixConn: c, uid: cred.Uid, pid: cred.Pid, refused: refused, release: release}, nil
 	}
+}
+
+// inodeOf returns which network namespace a connection comes from. All where that cannot
+// be asked, for lack of rights over it, count as one, 0.
+func inodeOf(c *net.UnixConn) uint32 {
+	ns, err := netns.Caller(c)
+	if err != nil {
+		return 0
+	}
+	defer ns.Close()
+	return ns.Inode()
 }

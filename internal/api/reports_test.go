@@ -263,7 +263,7 @@ func TestSlowClientsAreBounded(t *testing.T) {
 		t.Errorf("%d open and %d refused, want %d and %d", open, refused, maxUserConns, maxRefused)
 	}
 	resp, got := talk(t, conns[maxUserConns], "\r\n")
-	want := errorBody("too many connections: at most 1024 at a time and 512 of one user; close some or try again in a second")
+	want := errorBody("too many connections: at most 1024 at a time, 512 of one network namespace and 342 of one user there, and fewer while others have many; close some or try again in a second")
 	if resp.StatusCode != http.StatusServiceUnavailable || got != want || resp.Header.Get("Retry-After") != "1" || !resp.Close {
 		t.Errorf("over the limit: status %d, retry %q, close %v, body %s", resp.StatusCode, resp.Header.Get("Retry-After"), resp.Close, got)
 	}

@@ -21,7 +21,7 @@ const (
 )
 
 // Server serves one Unix socket over HTTP/1.1: at most 1,024 connections at a
-// time, half of them for one user. What exceeds that is answered with 503, or
+// time, a share of them for one network namespace and one user (see quota). What exceeds that is answered with 503, or
 // dropped where even that is too much.
 type Server struct {
 	http *http.Server
@@ -38,7 +38,7 @@ type Server struct {
 func newServer(h http.Handler, later *background, log *slog.Logger) *Server {
 	answers := &tallied{by: make(map[int]uint64)}
 	return &Server{
-		quota:   &quota{users: make(map[uint32]int)},
+		quota:   newQuota(),
 		answers: answers,
 		later:   later,
 		http: &http.Server{
@@ -64,8 +64,8 @@ func (l limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = countedWriter{w, l.answers}
 	if peerOf(r).refused {
 		w.Header().Set("Connection", "close")
-		busy(w, "too many connections: at most %d at a time and %d of one user; close some or try again in a second",
-			maxConns, maxUserConns)
+		busy(w, "too many connections: at most %d at a time, %d of one network namespace and %d of one user there, and fewer while others have many; close some or try again in a second",
+			maxConns, maxNetnsConns, maxUserConns)
 		return
 	}
 	l.Handler.ServeHTTP(w, r)
