@@ -52,7 +52,7 @@ func newRoot(f *folders) *cobra.Command {
 			if err := f.open(); err != nil {
 				return err
 			}
-			// What tools leave that are killed goes with the folder.
+			// What tools leave that are interrupted, as go does, goes with the folder.
 			return errors.Join(os.Setenv("TMPDIR", f.run), os.Setenv("GOTMPDIR", f.run))
 		},
 	}

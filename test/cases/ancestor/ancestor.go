@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // now is what loads the programs in loader.go, and before what loads older ones: the
@@ -32,9 +34,11 @@ func Build(ctx context.Context, module, path string, env ...string) error {
 		return fmt.Errorf("change how an older agent loads: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", path, "./cmd/sockhealth")
-	cmd.Dir, cmd.Env = module, append(append(os.Environ(), "CGO_ENABLED=0"), env...)
-	// Once it is interrupted, go removes what it has begun.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	// Interrupted, go leaves what it has begun.
+	cmd.Dir, cmd.Env = module, append(append(os.Environ(), "CGO_ENABLED=0", "GOTMPDIR="+dir), env...)
+	// The compilers, too, are not to go on.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
