@@ -46,6 +46,44 @@ func (l *limited) own(s *fakeSocket, after, again time.Duration) {
 	})
 }
 
+// limitCase is a connection that an outage befalls while it is judged.
+type limitCase struct {
+	name  string
+	probe policy.Probe
+	again time.Duration // what the kernel asks by itself; 0: nothing
+	late  time.Duration // what a close may come after the window
+	made  func(s *fakeSocket, at time.Duration)
+	is    limited
+}
+
+// judge judges it, made as of a time, in an outage that is over after heals; last is
+// when the last attempt is due.
+func (k *limitCase) judge(t *testing.T, at, heals, last time.Duration) {
+	bubble(t, fmt.Sprintf("%s, %v, over after %v", k.name, at, heals), func(t *testing.T, w *world, a *Agent) {
+		w.pol.Peers[0].Probe, w.backedOff = k.probe, true
+		peer := &limited{w: w, heals: w.now() + heals, loses: w.now() + k.is.loses, full: k.is.full}
+		id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
+		s := w.sockets[1]
+		k.made(s, at)
+		if k.again > 0 {
+			w.provokeErr = loader.ErrUnsupported
+			first := at%k.again + time.Millisecond
+			if s.snap.ProbesOut = 1; !k.is.full {
+				peer.answered = w.now() + first - k.again // what it asked before the report
+			}
+			peer.own(s, first, k.again)
+		}
+		r := judgeOne(t, a, w.report(id, 0))
+		if heals <= last && (r.Verdict != verdict.AliveSlow || w.destroyed() != 0) {
+			t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
+		}
+		most := k.probe.Window + k.late + settle
+		if heals > last && (r.Verdict == verdict.AliveSlow || r.Duration > most) {
+			t.Errorf("result %+v; want it within %v", r, most)
+		}
+	})
+}
+
 // TestAnswerLimit: an outage of the answers alone that is over when the last attempt is
 // due costs nothing, whatever the peer has answered in vain before, and whoever asked;
 // and what stays silent is closed soon after its window all the same.
@@ -56,14 +94,7 @@ func TestAnswerLimit(t *testing.T) {
 	const once = 700 * time.Millisecond // half a second, and a look
 	shut := func(s *fakeSocket, _ time.Duration) { s.snap.WriteSeq = 7 }
 	young := func(s *fakeSocket, at time.Duration) { s.heard += 10*time.Second - at }
-	for _, k := range []struct {
-		name  string
-		probe policy.Probe
-		again time.Duration // what the kernel asks by itself; 0: nothing
-		late  time.Duration // what a close may come after the window
-		made  func(s *fakeSocket, at time.Duration)
-		is    limited
-	}{
+	for _, k := range []limitCase{
 		{"window probes", short, 1300 * time.Millisecond, once, shut, limited{}},
 		{"window probes, 800 ms apart", two, 800 * time.Millisecond, once, shut, limited{}},
 		{"window probes, 700 ms apart", two, 700 * time.Millisecond, once, shut, limited{}},
@@ -81,29 +112,7 @@ func TestAnswerLimit(t *testing.T) {
 				if heals > last {
 					heals = time.Hour
 				}
-				bubble(t, fmt.Sprintf("%s, %v, over after %v", k.name, at, heals), func(t *testing.T, w *world, a *Agent) {
-					w.pol.Peers[0].Probe, w.backedOff = k.probe, true
-					peer := &limited{w: w, heals: w.now() + heals, loses: w.now() + k.is.loses, full: k.is.full}
-					id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
-					s := w.sockets[1]
-					k.made(s, at)
-					if k.again > 0 {
-						w.provokeErr = loader.ErrUnsupported
-						first := at%k.again + time.Millisecond
-						if s.snap.ProbesOut = 1; !k.is.full {
-							peer.answered = w.now() + first - k.again // what it asked before the report
-						}
-						peer.own(s, first, k.again)
-					}
-					r := judgeOne(t, a, w.report(id, 0))
-					if heals <= last && (r.Verdict != verdict.AliveSlow || w.destroyed() != 0) {
-						t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
-					}
-					most := k.probe.Window + k.late + settle
-					if heals > last && (r.Verdict == verdict.AliveSlow || r.Duration > most) {
-						t.Errorf("result %+v; want it within %v", r, most)
-					}
-				})
+				k.judge(t, at, heals, last)
 			}
 		}
 	}
@@ -120,16 +129,19 @@ func TestAnswerLimit(t *testing.T) {
 			t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
 		}
 	})
-	bubble(t, "one attempt, and a keepalive right before the report", func(t *testing.T, w *world, a *Agent) {
-		w.pol.Peers[0].Probe = policy.Probe{Window: time.Second, Attempts: 1}
-		peer := &limited{w: w, answered: w.now()}
-		id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
-		w.sockets[1].snap.ProbesOut = 1
-		time.Sleep(10 * time.Millisecond)
-		if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
-			t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
-		}
-	})
+	bubble(t, "one attempt, and a keepalive right before the report", keepaliveBefore)
+}
+
+// keepaliveBefore: the peer, which answers only so often, has just answered a keepalive.
+func keepaliveBefore(t *testing.T, w *world, a *Agent) {
+	w.pol.Peers[0].Probe = policy.Probe{Window: time.Second, Attempts: 1}
+	peer := &limited{w: w, answered: w.now()}
+	id := w.add(1, 10*time.Second, func(int) bool { return peer.asked() })
+	w.sockets[1].snap.ProbesOut = 1
+	time.Sleep(10 * time.Millisecond)
+	if r := judgeOne(t, a, w.report(id, 0)); r.Verdict != verdict.AliveSlow || w.destroyed() != 0 {
+		t.Errorf("result %+v, %d destroyed; want it alive", r, w.destroyed())
+	}
 }
 
 // TestLastKeepsDistance: an attempt that is late does not shorten the time to the last one:

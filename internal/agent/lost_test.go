@@ -96,24 +96,7 @@ func TestUncertainWay(t *testing.T) {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
-	bubble(t, "in flight, an answer by whichever way, until one is the connection's own", func(t *testing.T, w *world, a *Agent) {
-		w.astray = &prober.Sent{Multipath: true}
-		w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
-		id := w.add(1, 10*time.Second, func(n int) bool { return n%5 == 0 })
-		f := w.sockets[1]
-		f.snap.WriteSeq, f.wrote = 7, w.now()
-		if r := judgeOne(t, a, w.report(id, 0)); r.Reason != verdict.ReasonMultipath {
-			t.Errorf("result %+v", r)
-		}
-		time.Sleep(15 * time.Second) // the limit, and the window that begins then
-		w.mu.Lock()
-		w.astray = nil
-		w.mu.Unlock()
-		time.Sleep(2 * onceMore)
-		if w.destroyed() != 1 {
-			t.Errorf("%d destroyed", w.destroyed())
-		}
-	})
+	bubble(t, "in flight, an answer by whichever way, until one is the connection's own", untilItsOwn)
 	bubble(t, "idle, an answer by whichever way, and none to the kernel's keepalives", func(t *testing.T, w *world, a *Agent) {
 		w.astray = &prober.Sent{Multipath: true}
 		id := w.add(1, 10*time.Second, func(n int) bool { return n == 6 }) // the last attempt is both
@@ -127,6 +110,26 @@ func TestUncertainWay(t *testing.T) {
 			t.Errorf("result %+v, %d destroyed", r, w.destroyed())
 		}
 	})
+}
+
+// untilItsOwn: the limit strikes once the answers are known to be the connection's own.
+func untilItsOwn(t *testing.T, w *world, a *Agent) {
+	w.astray = &prober.Sent{Multipath: true}
+	w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
+	id := w.add(1, 10*time.Second, func(n int) bool { return n%5 == 0 })
+	f := w.sockets[1]
+	f.snap.WriteSeq, f.wrote = 7, w.now()
+	if r := judgeOne(t, a, w.report(id, 0)); r.Reason != verdict.ReasonMultipath {
+		t.Errorf("result %+v", r)
+	}
+	time.Sleep(15 * time.Second) // the limit, and the window that begins then
+	w.mu.Lock()
+	w.astray = nil
+	w.mu.Unlock()
+	time.Sleep(2 * onceMore)
+	if w.destroyed() != 1 {
+		t.Errorf("%d destroyed", w.destroyed())
+	}
 }
 
 // TestDiedInTheMiddle: a call of 30 s on a channel that gave a part of the answer
@@ -271,34 +274,7 @@ func TestLocalProxy(t *testing.T) {
 			t.Errorf("result %+v", r)
 		}
 	})
-	bubble(t, "answers, and nobody can tell who it was", func(t *testing.T, w *world, a *Agent) {
-		var log bytes.Buffer
-		a.Log = slog.New(slog.NewTextHandler(&log, nil))
-		w.leg, w.legErr = false, errors.New("conntrack is held up")
-		w.app = func() prober.AppOutcome { return prober.AppSilent }
-		w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
-		w.pol.Peers[0].AppProbe = &policy.AppProbe{CloseHung: true}
-		id := w.add(1, 10*time.Second, answers)
-		for range 3 {
-			r := judgeOne(t, a, w.report(id, 20*time.Second))
-			if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonLegUnknown || r.Action != ActionNone {
-				t.Errorf("result %+v", r)
-			}
-		}
-		time.Sleep(complainEvery / 2) // asked about again and again
-		if w.mu.Lock(); w.destroys != 0 || w.asked != 0 {
-			t.Errorf("%d destroyed, application asked %d times", w.destroys, w.asked)
-		}
-		w.legErr = nil
-		w.mu.Unlock()
-		if n := strings.Count(log.String(), "held up"); n != 1 {
-			t.Errorf("told %d times in %s", n, &log)
-		}
-		time.Sleep(2 * onceMore)
-		if w.destroyed() != 1 { // it is known now, and the limit has passed
-			t.Errorf("%d destroyed", w.destroyed())
-		}
-	})
+	bubble(t, "answers, and nobody can tell who it was", nobodyTells)
 	bubble(t, "silent", func(t *testing.T, w *world, a *Agent) {
 		w.leg = true
 		r := judgeOne(t, a, w.report(w.add(1, 10*time.Second, nil), 2*time.Second))
@@ -321,4 +297,35 @@ func TestLocalProxy(t *testing.T) {
 			t.Errorf("result %+v, proxy asked about %d times", r, w.legs)
 		}
 	})
+}
+
+// nobodyTells: while conntrack does not say who answers nothing is closed, which is
+// told once; when it does the limit has passed.
+func nobodyTells(t *testing.T, w *world, a *Agent) {
+	var log bytes.Buffer
+	a.Log = slog.New(slog.NewTextHandler(&log, nil))
+	w.leg, w.legErr = false, errors.New("conntrack is held up")
+	w.app = func() prober.AppOutcome { return prober.AppSilent }
+	w.pol.Peers[0].CloseSilentAfter = 5 * time.Second
+	w.pol.Peers[0].AppProbe = &policy.AppProbe{CloseHung: true}
+	id := w.add(1, 10*time.Second, func(int) bool { return true })
+	for range 3 {
+		r := judgeOne(t, a, w.report(id, 20*time.Second))
+		if r.Verdict != verdict.Unknown || r.Reason != verdict.ReasonLegUnknown || r.Action != ActionNone {
+			t.Errorf("result %+v", r)
+		}
+	}
+	time.Sleep(complainEvery / 2) // asked about again and again
+	if w.mu.Lock(); w.destroys != 0 || w.asked != 0 {
+		t.Errorf("%d destroyed, application asked %d times", w.destroys, w.asked)
+	}
+	w.legErr = nil
+	w.mu.Unlock()
+	if n := strings.Count(log.String(), "held up"); n != 1 {
+		t.Errorf("told %d times in %s", n, &log)
+	}
+	time.Sleep(2 * onceMore)
+	if w.destroyed() != 1 { // it is known now, and the limit has passed
+		t.Errorf("%d destroyed", w.destroyed())
+	}
 }
