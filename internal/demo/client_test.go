@@ -139,40 +139,51 @@ func TestClientDrawsItsStalePoolToTheEnd(t *testing.T) {
 		if err := c.run(playing, strings.NewReader("3000000000\n"), &out); err != nil {
 			t.Fatal(err)
 		}
-		dialling := poolConns * 10 * time.Millisecond
-		want := []event{{Kind: eventReady, At: dialling, Pool: []string{"old1", "old2", "old3", "old4"}}}
-		at := 3 * time.Second
-		for range poolConns {
-			want = append(want,
-				event{Kind: eventSent, At: at},
-				event{Kind: eventDone, At: at + poolPatience, Local: "old", Err: "timeout"})
-			at += poolPatience + poolPause
-		}
-		for _, took := range []time.Duration{10 * time.Millisecond, 0} {
-			want = append(want,
-				event{Kind: eventSent, At: at},
-				event{Kind: eventDone, At: at + took, Local: "fresh1", Server: "replacement"})
-			at += took + poolPause
-		}
-		got := decodeEvents(t, out.Bytes())
-		var drawn []string
-		for i := range got {
-			if got[i].Err != "" { // whose words they are matters to nobody
-				got[i].Err = "timeout"
-			}
-			if strings.HasPrefix(got[i].Local, "old") { // each once, in any order
-				drawn = append(drawn, got[i].Local)
-				got[i].Local = "old"
-			}
-			slices.Sort(got[i].Pool)
-		}
-		if slices.Sort(drawn); !slices.Equal(drawn, want[0].Pool) {
+		want, got := stalePool(), decodeEvents(t, out.Bytes())
+		if drawn := drawnFrom(got); !slices.Equal(drawn, want[0].Pool) {
 			t.Errorf("drawn %q", drawn)
 		}
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Error(diff)
 		}
 	})
+}
+
+// stalePool is what the client tells of a pool that it draws to the end.
+func stalePool() []event {
+	dialling := poolConns * 10 * time.Millisecond
+	want := []event{{Kind: eventReady, At: dialling, Pool: []string{"old1", "old2", "old3", "old4"}}}
+	at := 3 * time.Second
+	for range poolConns {
+		want = append(want,
+			event{Kind: eventSent, At: at},
+			event{Kind: eventDone, At: at + poolPatience, Local: "old", Err: "timeout"})
+		at += poolPatience + poolPause
+	}
+	for _, took := range []time.Duration{10 * time.Millisecond, 0} {
+		want = append(want,
+			event{Kind: eventSent, At: at},
+			event{Kind: eventDone, At: at + took, Local: "fresh1", Server: "replacement"})
+		at += took + poolPause
+	}
+	return want
+}
+
+// drawnFrom makes events comparable, and returns the stale connections in them.
+func drawnFrom(got []event) []string {
+	var drawn []string
+	for i := range got {
+		if got[i].Err != "" { // whose words they are matters to nobody
+			got[i].Err = "timeout"
+		}
+		if strings.HasPrefix(got[i].Local, "old") { // each once, in any order
+			drawn = append(drawn, got[i].Local)
+			got[i].Local = "old"
+		}
+		slices.Sort(got[i].Pool)
+	}
+	slices.Sort(drawn)
+	return drawn
 }
 
 func TestClientWithoutAPeerFails(t *testing.T) {
