@@ -15,51 +15,10 @@ import (
 // that directory, is noticed, too.
 func TestChangeElsewhere(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, dir string) (path string, change func() error){
-		"the end of a link is edited": func(t *testing.T, dir string) (string, func() error) {
-			there := filepath.Join(dir, "there.yaml")
-			write(t, there, good)
-			path := filepath.Join(sub(t, dir, "here"), "policy.yaml")
-			link(t, there, path)
-			return path, func() error { return os.WriteFile(there, []byte(other), 0o600) }
-		},
-		"a directory above is switched": func(t *testing.T, dir string) (string, func() error) {
-			write(t, filepath.Join(sub(t, dir, "v1"), "policy.yaml"), good)
-			write(t, filepath.Join(sub(t, dir, "v2"), "policy.yaml"), other)
-			link(t, "v1", filepath.Join(dir, "current"))
-			link(t, "v2", filepath.Join(dir, "next"))
-			return filepath.Join(dir, "current", "policy.yaml"), func() error {
-				return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "current"))
-			}
-		},
-		"the directory is replaced": func(t *testing.T, dir string) (string, func() error) {
-			path := filepath.Join(sub(t, dir, "conf"), "policy.yaml")
-			write(t, path, good)
-			write(t, filepath.Join(sub(t, dir, "next"), "policy.yaml"), other)
-			return path, func() error {
-				if err := os.Rename(filepath.Join(dir, "conf"), filepath.Join(dir, "old")); err != nil {
-					return err
-				}
-				return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "conf"))
-			}
-		},
-		"another name of it is edited": func(t *testing.T, dir string) (string, func() error) { // as a bind mount has one
-			there, path := filepath.Join(dir, "there.yaml"), filepath.Join(sub(t, dir, "here"), "policy.yaml")
-			write(t, there, good)
-			if err := os.Link(there, path); err != nil {
-				t.Fatal(err)
-			}
-			return path, func() error {
-				// Of the same size, and as old as it was.
-				st, err := os.Stat(there)
-				if err == nil {
-					err = os.WriteFile(there, []byte(other), 0o600)
-				}
-				if err != nil {
-					return err
-				}
-				return os.Chtimes(there, time.Time{}, st.ModTime())
-			}
-		},
+		"the end of a link is edited":   editLinked,
+		"a directory above is switched": switchAbove,
+		"the directory is replaced":     replaceDir,
+		"another name of it is edited":  editOtherName,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +33,59 @@ func TestChangeElsewhere(t *testing.T) {
 			}
 			eventually(t, "the new policy", func() bool { return r.inForce() == "b" && r.Status().OK })
 		})
+	}
+}
+
+// editLinked edits the file that the path is a link to.
+func editLinked(t *testing.T, dir string) (string, func() error) {
+	there := filepath.Join(dir, "there.yaml")
+	write(t, there, good)
+	path := filepath.Join(sub(t, dir, "here"), "policy.yaml")
+	link(t, there, path)
+	return path, func() error { return os.WriteFile(there, []byte(other), 0o600) }
+}
+
+// switchAbove has the link that leads to the path go elsewhere.
+func switchAbove(t *testing.T, dir string) (string, func() error) {
+	write(t, filepath.Join(sub(t, dir, "v1"), "policy.yaml"), good)
+	write(t, filepath.Join(sub(t, dir, "v2"), "policy.yaml"), other)
+	link(t, "v1", filepath.Join(dir, "current"))
+	link(t, "v2", filepath.Join(dir, "next"))
+	return filepath.Join(dir, "current", "policy.yaml"), func() error {
+		return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "current"))
+	}
+}
+
+// replaceDir puts another directory in the place of the path's.
+func replaceDir(t *testing.T, dir string) (string, func() error) {
+	path := filepath.Join(sub(t, dir, "conf"), "policy.yaml")
+	write(t, path, good)
+	write(t, filepath.Join(sub(t, dir, "next"), "policy.yaml"), other)
+	return path, func() error {
+		if err := os.Rename(filepath.Join(dir, "conf"), filepath.Join(dir, "old")); err != nil {
+			return err
+		}
+		return os.Rename(filepath.Join(dir, "next"), filepath.Join(dir, "conf"))
+	}
+}
+
+// editOtherName edits the file by another name, as a bind mount has one.
+func editOtherName(t *testing.T, dir string) (string, func() error) {
+	there, path := filepath.Join(dir, "there.yaml"), filepath.Join(sub(t, dir, "here"), "policy.yaml")
+	write(t, there, good)
+	if err := os.Link(there, path); err != nil {
+		t.Fatal(err)
+	}
+	return path, func() error {
+		// Of the same size, and as old as it was.
+		st, err := os.Stat(there)
+		if err == nil {
+			err = os.WriteFile(there, []byte(other), 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(there, time.Time{}, st.ModTime())
 	}
 }
 
