@@ -24,6 +24,7 @@ import (
 	"github.com/sockhealth/sockhealth/internal/lab/labtest"
 	"github.com/sockhealth/sockhealth/internal/loader"
 	"github.com/sockhealth/sockhealth/internal/loader/loadertest"
+	"github.com/sockhealth/sockhealth/internal/netns"
 	"github.com/sockhealth/sockhealth/internal/policy"
 	"github.com/sockhealth/sockhealth/internal/sockets"
 )
@@ -116,17 +117,7 @@ func TestPolicyAgreesWithGo(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	ns := labtest.Netns(t)
-	// Every address of fd91::/64 is local here, as those of 127.0.0.0/8 are.
-	err := ns.Do(func() error {
-		return netlink.RouteAdd(&netlink.Route{
-			LinkIndex: 1, Type: 2 /* RTN_LOCAL */, Table: 255, /* local */
-			Dst: &net.IPNet{IP: net.ParseIP("fd91::"), Mask: net.CIDRMask(64, 128)},
-		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := everyLocal(t)
 	lns := []*net.TCPListener{
 		labtest.Listen(t, ns, netip.MustParseAddrPort("0.0.0.0:7100")),
 		labtest.Listen(t, ns, netip.MustParseAddrPort("[::]:7101")),
@@ -140,14 +131,8 @@ func TestPolicyAgreesWithGo(t *testing.T) {
 		}
 		for range 15 {
 			i := r.IntN(2)
-			addr := func() netip.Addr {
-				return netip.AddrFrom4([4]byte{127, byte(r.IntN(3)), byte(r.IntN(3)), byte(1 + r.IntN(3))})
-			}
-			if i == 1 && r.IntN(2) == 0 {
-				addr = func() netip.Addr {
-					return netip.AddrFrom16([16]byte{0xfd, 0x91, 14: byte(r.IntN(3)), 15: byte(1 + r.IntN(3))})
-				}
-			}
+			six := i == 1 && r.IntN(2) == 0
+			addr := func() netip.Addr { return randomLocal(r, six) }
 			d := labtest.Dialer{NS: ns, Local: netip.AddrPortFrom(addr(), 0), Setup: func(fd int) error {
 				return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1) // binds to the route's addresses
 			}}
@@ -157,21 +142,8 @@ func TestPolicyAgreesWithGo(t *testing.T) {
 				c   *net.TCPConn
 				dir conn.Direction
 			}{{client, conn.Outbound}, {server, conn.Inbound}} {
-				local, remote := labtest.Addr(end.c.LocalAddr()), labtest.Addr(end.c.RemoteAddr())
-				snap, err := s.Get(ns, local, remote)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, want := "", ""
-				if snap.HasRecord {
-					got = b.Programs.InForce().Peer(snap.Record.Policy).Name
-				}
-				if peer, ok := pol.Match(remote, local.Port(), end.dir); ok {
-					want = peer.Name
+				if agreed(t, s, b.Programs.InForce(), pol, ns, end.c, end.dir) {
 					matched++
-				}
-				if got != want {
-					t.Errorf("%s %s -> %s: the kernel says %q, Go %q; policy:\n%v", end.dir, local, remote, got, want, pol.Compile())
 				}
 			}
 			client.SetLinger(0)
@@ -183,6 +155,54 @@ func TestPolicyAgreesWithGo(t *testing.T) {
 		t.Error("no connection matched at all")
 	}
 	wantNoFaults(t, b.Programs)
+}
+
+// everyLocal is a namespace in which every address of fd91::/64 is local, as those of
+// 127.0.0.0/8 are.
+func everyLocal(t *testing.T) *netns.NS {
+	t.Helper()
+	ns := labtest.Netns(t)
+	err := ns.Do(func() error {
+		return netlink.RouteAdd(&netlink.Route{
+			LinkIndex: 1, Type: 2 /* RTN_LOCAL */, Table: 255, /* local */
+			Dst: &net.IPNet{IP: net.ParseIP("fd91::"), Mask: net.CIDRMask(64, 128)},
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+// randomLocal is an address that is local there.
+func randomLocal(r *rand.Rand, six bool) netip.Addr {
+	if six {
+		return netip.AddrFrom16([16]byte{0xfd, 0x91, 14: byte(r.IntN(3)), 15: byte(1 + r.IntN(3))})
+	}
+	return netip.AddrFrom4([4]byte{127, byte(r.IntN(3)), byte(r.IntN(3)), byte(1 + r.IntN(3))})
+}
+
+// agreed compares the peer of a connection's record with that of the policy, and reports
+// whether the policy has one.
+func agreed(t *testing.T, s *sockets.Sockets, force *loader.InForce, pol *policy.Policy, ns *netns.NS, c *net.TCPConn, dir conn.Direction) bool {
+	t.Helper()
+	local, remote := labtest.Addr(c.LocalAddr()), labtest.Addr(c.RemoteAddr())
+	snap, err := s.Get(ns, local, remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := "", ""
+	if snap.HasRecord {
+		got = force.Peer(snap.Record.Policy).Name
+	}
+	peer, ok := pol.Match(remote, local.Port(), dir)
+	if ok {
+		want = peer.Name
+	}
+	if got != want {
+		t.Errorf("%s %s -> %s: the kernel says %q, Go %q; policy:\n%v", dir, local, remote, got, want, pol.Compile())
+	}
+	return ok
 }
 
 // randomPolicy makes a valid policy over the addresses of the test.

@@ -100,19 +100,7 @@ func TestConnectBound(t *testing.T) {
 	if state := unbound.get(unix.SOL_SOCKET, unix.SO_ERROR); state != 0 {
 		t.Errorf("with connect_timeout off connect ended: %v", unix.Errno(state))
 	}
-	told := time.After(late)
-	for i := range len(all) + 1 {
-		var e loader.Event
-		select {
-		case e = <-events:
-		case <-told:
-			t.Fatalf("%d events, want %d", i, len(all)+1)
-		}
-		if e.Stall || e.Cause != loader.CauseConnect || e.Errno != unix.ETIMEDOUT || e.Cookie == 0 || e.Netns != b.Client.Inode() ||
-			e.Remote.Port() == 0 || e.Local.Port() == 0 || e.Direction != conn.Outbound || e.BytesReceived != 0 || e.BytesAcked != 0 {
-			t.Errorf("event %+v", e)
-		}
-	}
+	wantConnectsTold(t, b, events, len(all)+1)
 	want := loader.Counters{ConnectsBounded: uint64(len(all) + 1)}
 	if d := cmp.Diff(want, mustCounters(t, b.Programs, "server")); d != "" {
 		t.Errorf("counters (-want +got):\n%s", d)
@@ -121,6 +109,24 @@ func TestConnectBound(t *testing.T) {
 		t.Errorf("counters where nothing is bounded (-want +got):\n%s", d)
 	}
 	wantNoFaults(t, b.Programs)
+}
+
+// wantConnectsTold waits for the events of n connects that ended at the bound.
+func wantConnectsTold(t *testing.T, b *loadertest.Bed, events <-chan loader.Event, n int) {
+	t.Helper()
+	told := time.After(late)
+	for i := range n {
+		var e loader.Event
+		select {
+		case e = <-events:
+		case <-told:
+			t.Fatalf("%d events, want %d", i, n)
+		}
+		if e.Stall || e.Cause != loader.CauseConnect || e.Errno != unix.ETIMEDOUT || e.Cookie == 0 || e.Netns != b.Client.Inode() ||
+			e.Remote.Port() == 0 || e.Local.Port() == 0 || e.Direction != conn.Outbound || e.BytesReceived != 0 || e.BytesAcked != 0 {
+			t.Errorf("event %+v", e)
+		}
+	}
 }
 
 // wish is what an application asks for, before connect() and while it is under way.

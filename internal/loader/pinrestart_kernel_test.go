@@ -82,8 +82,12 @@ func TestRestart(t *testing.T) {
 	before.Close()
 	labtest.Eventually(t, late, func() bool { return mustCounters(t, a.Programs, "server").Open() == 2 }, "the close counted")
 	wantNoFaults(t, a.Programs)
+	b.wantCountersBack(t, a)
+}
 
-	// A name that comes back after a restart without it has its counters still.
+// wantCountersBack: a name that comes back after a restart without it has its counters still.
+func (b *pinBed) wantCountersBack(t *testing.T, a agent) {
+	t.Helper()
 	a.mustStop(t)
 	a = b.start(t, loadPinned, "version: 1\npeers: [{name: fresh, cidrs: [10.94.0.0/24]}]\n")
 	if c := mustCounters(t, a.Programs, "fresh"); c != (loader.Counters{}) {

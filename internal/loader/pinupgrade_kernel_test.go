@@ -44,17 +44,7 @@ func TestUpgrade(t *testing.T) {
 	if took.Lost != nil || took.Converted < uint64(len(live)) || took.Moved || b.linkIDs(t) != links {
 		t.Errorf("took over %+v", took)
 	}
-	for i, c := range live {
-		got, ok := b.record(t, a.Programs, c)
-		app := conn.Options{Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9, KeepAlive: true}
-		if i%2 == 0 {
-			app = conn.Options{}
-		}
-		if !ok || a.InForce().Peer(got.Policy).Name != "server" || got.Policed != fast || got.App != app ||
-			got.Effective != labtest.Options(t, c) || got.Opened < began || got.Opened > ended {
-			t.Fatalf("connection %d: record %+v, %v, options %+v", i, got, ok, labtest.Options(t, c))
-		}
-	}
+	b.wantTakenOver(t, a, live, began, ended)
 	after := mustCounters(t, a.Programs, "server")
 	if want := before.OpenedOutbound + uint64(opened); after.OpenedOutbound != want {
 		t.Errorf("%d connections counted, want %d", after.OpenedOutbound, want)
@@ -81,6 +71,22 @@ func TestUpgrade(t *testing.T) {
 	a = b.start(t, loadPinned, loadertest.Fast)
 	if took := a.Takeover(); took.Converted != 0 || took.Lost != nil || took.Swept != nil {
 		t.Errorf("took over %+v", took)
+	}
+}
+
+// wantTakenOver: the records of live, which opened from began to ended, say what they did.
+func (b *pinBed) wantTakenOver(t *testing.T, a agent, live []*net.TCPConn, began, ended time.Duration) {
+	t.Helper()
+	for i, c := range live {
+		got, ok := b.record(t, a.Programs, c)
+		app := conn.Options{Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9, KeepAlive: true}
+		if i%2 == 0 {
+			app = conn.Options{}
+		}
+		if !ok || a.InForce().Peer(got.Policy).Name != "server" || got.Policed != fast || got.App != app ||
+			got.Effective != labtest.Options(t, c) || got.Opened < began || got.Opened > ended {
+			t.Fatalf("connection %d: record %+v, %v, options %+v", i, got, ok, labtest.Options(t, c))
+		}
 	}
 }
 

@@ -245,28 +245,11 @@ func TestProvokedAdopt(t *testing.T) {
 		all, peers = append(all, c), append(peers, peer)
 	}
 	own := labtest.Options(t, all[0])
-	outage := func(calms bool) (heal func()) {
-		drop := labtest.Fault(t)(r.DropC2S(0))
-		for _, c := range all {
-			r.lose(t, c, 4)
-			if calms {
-				r.calm(t, c, false)
-			} else {
-				labtest.Control(t, c, func(fd int) error { return loader.KilledJudging(r.Programs, fd) })
-			}
-		}
-		return func() {
-			labtest.Heal(t, drop)
-			for i := range all {
-				r.hear(t, all[i], peers[i])
-			}
-		}
-	}
 	for name, calms := range map[string]bool{"left of a judgement": true, "the agent was killed": false} {
 		for _, c := range all {
 			r.silent(t, r.Client, c, 1100*time.Millisecond)
 		}
-		heal := outage(calms)
+		heal := r.outage(t, all, peers, calms)
 		for range 2 {
 			told, _ := r.pass(t, r.Client, plenty)
 			for _, c := range all {
@@ -288,7 +271,7 @@ func TestProvokedAdopt(t *testing.T) {
 			}
 		}
 	}
-	heal := outage(true)
+	heal := r.outage(t, all, peers, true)
 	r.setPolicy(t, "version: 1\npeers: [{name: server, cidrs: [192.0.2.0/24]}]\n")
 	told, _ := r.pass(t, r.Client, plenty)
 	if one := adopted(t, told, all[0]); one.Wait != loader.WaitStuck {
@@ -300,6 +283,27 @@ func TestProvokedAdopt(t *testing.T) {
 		wantOptions(t, "released", c, own)
 	}
 	wantNoFaults(t, r.Programs)
+}
+
+// outage provokes keepalives that are lost, and ends it: by Calm, or as an agent does that
+// is killed meanwhile. When it is healed the peers are heard.
+func (r *roomy) outage(t *testing.T, all, peers []*net.TCPConn, calms bool) (heal func()) {
+	t.Helper()
+	drop := labtest.Fault(t)(r.DropC2S(0))
+	for _, c := range all {
+		r.lose(t, c, 4)
+		if calms {
+			r.calm(t, c, false)
+		} else {
+			labtest.Control(t, c, func(fd int) error { return loader.KilledJudging(r.Programs, fd) })
+		}
+	}
+	return func() {
+		labtest.Heal(t, drop)
+		for i := range all {
+			r.hear(t, all[i], peers[i])
+		}
+	}
 }
 
 // TestProvokedReleased: a user timeout that no policy wants any more goes when what was

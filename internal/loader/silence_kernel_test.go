@@ -149,16 +149,23 @@ func TestSilent(t *testing.T) {
 		c      *net.TCPConn
 		flight bool
 	}{{"waits", waits.client, false}, {"again", again.client, false}, {"flight", flight.client, true}, {"back", back.server, true}} {
-		found := w.of(one.c)
-		for i, s := range found {
-			least := time.Second << i
-			if s.Asked != i || s.InFlight != one.flight || s.Request < least || s.Request > took+time.Second || s.Heard < time.Second || s.Cookie == 0 || s.Policy == 0 {
-				t.Errorf("%s: asked %d, in flight %t, out %v, heard %v, policy %d: want the request out for %v", one.name, s.Asked, s.InFlight, s.Request, s.Heard, s.Policy, least)
-			}
+		w.wantSuspected(t, one.name, one.c, one.flight, took)
+	}
+}
+
+// wantSuspected: the requests of c were found each time that they were twice as old;
+// took is how long the passes took.
+func (w *watched) wantSuspected(t *testing.T, name string, c *net.TCPConn, flight bool, took time.Duration) {
+	t.Helper()
+	found := w.of(c)
+	for i, s := range found {
+		least := time.Second << i
+		if s.Asked != i || s.InFlight != flight || s.Request < least || s.Request > took+time.Second || s.Heard < time.Second || s.Cookie == 0 || s.Policy == 0 {
+			t.Errorf("%s: asked %d, in flight %t, out %v, heard %v, policy %d: want the request out for %v", name, s.Asked, s.InFlight, s.Request, s.Heard, s.Policy, least)
 		}
-		if len(found) > 3 {
-			t.Errorf("%s: suspected %d times in %v", one.name, len(found), took)
-		}
+	}
+	if len(found) > 3 {
+		t.Errorf("%s: suspected %d times in %v", name, len(found), took)
 	}
 }
 
