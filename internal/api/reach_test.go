@@ -84,17 +84,7 @@ func TestReach(t *testing.T) {
 			if err := dir.Check(tc.name); err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("then: %v, want %q", err, tc.says)
 			}
-			l, err := dir.Again(tc.name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			if err := dir.Check(tc.name); err != nil {
-				t.Errorf("made again: %v", err)
-			}
-			if !reached(t, filepath.Join(run, tc.name), l) {
-				t.Error("nobody is reached")
-			}
+			wantMadeAgain(t, dir, run, tc.name)
 			if _, err := OpenRunDir(run); err == nil {
 				t.Error("another agent could take the directory")
 			}
@@ -102,5 +92,21 @@ func TestReach(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// wantMadeAgain makes a socket again, and reaches it.
+func wantMadeAgain(t *testing.T, dir *RunDir, run, name string) {
+	t.Helper()
+	l, err := dir.Again(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := dir.Check(name); err != nil {
+		t.Errorf("made again: %v", err)
+	}
+	if !reached(t, filepath.Join(run, name), l) {
+		t.Error("nobody is reached")
 	}
 }
