@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +59,7 @@ func newMatrix(f *folders) *cobra.Command {
 	flags.BoolVar(&m.beside, "variants", false, "with --run, too: doctor, the demo, and the machines that lack something")
 	flags.StringVar(&m.results, "results", "bin/vm/results", "folder for what was found")
 	flags.DurationVar(&m.timeout, "timeout", 10*time.Minute, "when to end one machine")
-	flags.IntVar(&m.atOnce, "at-once", 9, "machines at a time at most, of one processor each; one more starts while processors are idle")
+	flags.IntVar(&m.atOnce, "at-once", 6, "machines at a time, of one processor each")
 	return cmd
 }
 
@@ -97,9 +96,7 @@ func (m *matrix) all(ctx context.Context, kernels []target) error {
 		plans = append(plans, planned)
 	}
 	jobs := inOrder(plans)
-	if err := m.runJobs(ctx, jobs); err != nil {
-		return err
-	}
+	m.runJobs(ctx, jobs)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -135,43 +132,27 @@ func (m *matrix) conclude(kernels []target, jobs []*job) error {
 	return errors.Join(errs...)
 }
 
-// runJobs runs the jobs until all are done or ctx is.
-func (m *matrix) runJobs(ctx context.Context, jobs []*job) error {
-	use, err := newUse()
-	if err != nil {
-		return err
-	}
-	ended := make(chan struct{}, len(jobs))
-	running := 0
-	defer func() {
-		for range running {
-			<-ended
-		}
-	}()
-	for _, j := range jobs {
-		// One machine a processor is never too much.
-		for idle := 0.0; running >= m.atOnce || running >= runtime.NumCPU() && idle <= spare; {
-			select {
-			case <-ctx.Done():
-				return nil // what became of it, the context tells
-			case <-ended:
-				running--
-			case <-time.After(spell):
-				if idle, err = use.idle(); err != nil {
-					return err
-				}
-			}
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		running++
+// runJobs runs the jobs, some at once, until all are done or ctx is.
+func (m *matrix) runJobs(ctx context.Context, jobs []*job) {
+	next := make(chan *job)
+	done := make(chan struct{})
+	for range m.atOnce {
 		go func() {
-			j.run(ctx, m)
-			ended <- struct{}{}
+			for j := range next {
+				j.run(ctx, m)
+			}
+			done <- struct{}{}
 		}()
 	}
-	return nil
+	for _, j := range jobs {
+		if ctx.Err() == nil {
+			next <- j
+		}
+	}
+	close(next)
+	for range m.atOnce {
+		<-done
+	}
 }
 
 // plan returns a kernel's jobs, the long ones first.
