@@ -48,7 +48,7 @@ func (b *bed) settled(t *testing.T, within time.Duration) {
 // TestDeferredPaced: a pool to a dead peer is closed as the budget allows, all of
 // it; one whose path heals before its turn comes is kept.
 func TestDeferredPaced(t *testing.T) {
-	const pool, perSecond = 60, 20
+	const pool, perSecond = 30, 10 // fewer a second than a slow machine closes
 	b := newBed(t, budgeted(perSecond))
 	clients, _ := b.pool(t, pool)
 	labtest.Fault(t)(b.DropPort(7100))
