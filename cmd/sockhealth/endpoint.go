@@ -3,11 +3,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/sockhealth/sockhealth/internal/api"
 	"github.com/sockhealth/sockhealth/internal/metrics"
@@ -61,18 +59,9 @@ func (s *service) serveOn(e *endpoint, l *net.UnixListener) {
 // startEndpoints looks, now and then, whether the names of the sockets still lead to them,
 // and makes them again where they do not.
 func (s *service) startEndpoints() error {
-	s.follow(func(ctx context.Context) error {
-		tick := time.NewTicker(beat)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-				for _, e := range s.ends {
-					s.seeTo(e)
-				}
-			}
+	s.eachBeat(func() {
+		for _, e := range s.ends {
+			s.seeTo(e)
 		}
 	})
 	return nil

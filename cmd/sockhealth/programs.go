@@ -122,6 +122,16 @@ func (s *service) startBeat() error {
 	if s.pins == nil {
 		return nil
 	}
+	s.eachBeat(func() {
+		if err := s.programs.Beat(); err != nil {
+			s.log.Warn("cannot tell the next start that this agent is alive", "error", err)
+		}
+	})
+	return nil
+}
+
+// eachBeat does something every beat until the end.
+func (s *service) eachBeat(do func()) {
 	s.follow(func(ctx context.Context) error {
 		tick := time.NewTicker(beat)
 		defer tick.Stop()
@@ -130,13 +140,10 @@ func (s *service) startBeat() error {
 			case <-ctx.Done():
 				return nil
 			case <-tick.C:
-				if err := s.programs.Beat(); err != nil {
-					s.log.Warn("cannot tell the next start that this agent is alive", "error", err)
-				}
+				do()
 			}
 		}
 	})
-	return nil
 }
 
 // pinned is the directory of the pins, "none" without.

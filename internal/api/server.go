@@ -21,8 +21,8 @@ const (
 )
 
 // Server serves one Unix socket over HTTP/1.1: at most 1,024 connections at a
-// time, a share of them for one network namespace and one user (see quota). What exceeds that is answered with 503, or
-// dropped where even that is too much.
+// time, a share of them for one network namespace and one user (see quota). What
+// exceeds that is answered with 503, or dropped where even that is too much.
 type Server struct {
 	http *http.Server
 	// quota counts the connections of this server.
